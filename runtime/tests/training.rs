@@ -282,8 +282,10 @@ fn the_replica_and_the_leaf_are_those_of_the_spec() {
         let replicas = 2 + random.next() as usize % 4;
         let all: Vec<[u8; 3]> =
             (0..replicas).map(|_| std::array::from_fn(|_| u8::from(random.next().is_multiple_of(5)))).collect();
-        let run = strategy(replicas)
-            .run(|replica| Ok(training::compare_parameters(replica, &all[replica.replica_id_in_sync_group()]).err()));
+        let run = strategy(replicas).run(|replica| {
+            let own = all[replica.replica_id_in_sync_group()].map(Tensor::from);
+            Ok(training::compare_parameters(replica, &own).err())
+        });
         let leaves: Vec<Vec<u8>> = all.iter().map(|own| own.to_vec()).collect();
         let expected = meaning::difference(&leaves).map(|(replica, leaf)| (replica, format!("value/{leaf}")));
         for error in run.expect("errors are values") {

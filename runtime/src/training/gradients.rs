@@ -114,7 +114,7 @@ impl Gradients {
     /// let mut gradients = Gradients::sum();
     /// gradients.accumulate(|pass| pass.push([1.0f32, 2.0]))?;
     /// let error = gradients.accumulate(|pass| pass.push([1.0f64, 2.0])).unwrap_err();
-    /// assert_eq!(error.to_string(), "Pass::push: value/0/0: expected f32[], found f64[]");
+    /// assert_eq!(error.to_string(), "Pass::push: value/0: expected f32[2], found f64[2]");
     /// assert_eq!(gradients.passes(), 1);
     /// # Ok::<(), consonance::Error>(())
     /// ```

@@ -98,7 +98,9 @@ impl Strategy {
         if let Err(error) = self.or_refuse(kind, self.check_count(call, "value", value.values().len())) {
             return Some(Err(error));
         }
-        let leaves: Vec<_> = value.iter().map(|value| Mutex::new(nest::take(&mut value.clone()))).collect();
+        // What is left of the first replica's clone takes the result.
+        let mut places: Vec<N> = value.iter().cloned().collect();
+        let leaves: Vec<_> = places.iter_mut().map(|value| Mutex::new(nest::take(value))).collect();
         let combined = self.across(call, |communicator| {
             let place = communicator.rank() - self.local_replicas().start;
             let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
@@ -106,7 +108,7 @@ impl Strategy {
         })?;
         Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
             // All replicas have the same result.
-            nest::put(value[0].clone(), combined.swap_remove(0)).map_err(|error| error.of_call(call))
+            nest::put(places.swap_remove(0), combined.swap_remove(0)).map_err(|error| error.of_call(call))
         }))
     }
 }

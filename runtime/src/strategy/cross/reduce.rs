@@ -259,7 +259,9 @@ impl Strategy {
         combine: impl Fn(&Path, Leaves<'_>) -> Result<Value>,
     ) -> Result<N> {
         self.check_count(call, "value", value.values().len())?;
-        let replicas: Vec<Vec<Leaf>> = value.iter().map(|value| nest::take(&mut value.clone())).collect();
+        // What is left of the first replica's clone takes the result.
+        let mut places: Vec<N> = value.iter().cloned().collect();
+        let replicas: Vec<Vec<Leaf>> = places.iter_mut().map(nest::take).collect();
         let first = &replicas[0];
         for (replica, leaves) in replicas.iter().enumerate().skip(1) {
             // Most values agree in all sizes: then nothing is described.
@@ -277,7 +279,7 @@ impl Strategy {
             let leaves = Leaves::of(replicas.iter().map(|leaves| &leaves[place]));
             Ok(Leaf { value: combine(&path, leaves)?, path })
         });
-        nest::put(value[0].clone(), combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
+        nest::put(places.swap_remove(0), combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
     }
 
     fn reduce_tensors(

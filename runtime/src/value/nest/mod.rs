@@ -1,8 +1,11 @@
 //! Nests: structures of tensors that a call takes as one argument.
 
+mod list;
 pub(crate) mod path;
 mod signature;
 
+#[doc(hidden)]
+pub use list::Elements;
 pub use path::Path;
 pub(crate) use signature::{NestSignature, Structure};
 
@@ -14,8 +17,15 @@ use crate::{
 use consonance_spec::for_each_dtype;
 use std::{collections::BTreeMap, fmt, mem};
 
-/// A tensor, a scalar, [`IndexedSlices`], or a tuple, list, map, `Option` or struct of nests. A map
-/// is a [`BTreeMap`]: a `HashMap` iterates in another order on each replica.
+/// A tensor, a number, a list of numbers, [`IndexedSlices`], or a tuple, list, map, `Option` or
+/// struct of nests.
+///
+/// A `Vec` or an array of numbers is one tensor, as `Tensor::from` makes it, and not a list of
+/// nests: `vec![1.0f32; n]` has the shape `[n]`, `vec![[0u8; 3]; n]` has the shape `[n, 3]`. The
+/// numbers of a vector are not copied, in or out; a vector of arrays is copied once, out. A call
+/// that changes the length returns a vector of that length; an array cannot hold such a result.
+///
+/// A map is a [`BTreeMap`]: a `HashMap` iterates in another order on each replica.
 ///
 /// Every collective of a replica and every cross-replica call takes a nest and returns a nest of
 /// the same structure. The structure must be the same on all replicas; a mismatch names the path of
@@ -41,6 +51,7 @@ use std::{collections::BTreeMap, fmt, mem};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no value that replicas can combine",
     note = "use a `Tensor`, a number (`u64` for `usize`), or a tuple, `Vec`, array, `BTreeMap` or `Option` of them",
+    note = "make a tensor of an array of `ndarray` by `Tensor::from(array)`, with the feature `ndarray`",
     note = "for a struct of them write `#[derive(Nest)]`"
 )]
 pub trait Nest: Sized {
@@ -52,6 +63,10 @@ pub trait Nest: Sized {
     /// # Errors
     /// [`Error::InvalidCall`] if a leaf has another type than its place.
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()>;
+
+    /// How a list of such values is one tensor. `None` if each of them is a nest of its own.
+    #[doc(hidden)]
+    const ELEMENTS: Option<Elements<Self>> = None;
 }
 
 /// One leaf of a nest.
@@ -153,7 +168,7 @@ impl Nest for Tensor {
     }
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
-        *self = dense(leaves.next())?;
+        *self = dense(leaves.next())?.1;
         Ok(())
     }
 }
@@ -179,9 +194,10 @@ impl Nest for IndexedSlices {
     }
 }
 
-fn dense(leaf: Option<Leaf>) -> Result<Tensor> {
+/// Returns the path and the tensor of a leaf for the place of a tensor.
+fn dense(leaf: Option<Leaf>) -> Result<(Path, Tensor)> {
     match leaf {
-        Some(Leaf { value: Value::Dense(tensor), .. }) => Ok(tensor),
+        Some(Leaf { path, value: Value::Dense(tensor) }) => Ok((path, tensor)),
         Some(leaf) => Err(Error::invalid(NEST, leaf.path.to_string(), "a place for IndexedSlices", "one for a tensor")),
         None => Err(too_few()),
     }
@@ -195,20 +211,16 @@ macro_rules! nest_of_scalar {
     ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
         $(
             impl Nest for $type {
+                const ELEMENTS: Option<Elements<$type>> = Some(Elements::OF_TYPE);
+
                 fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
                     leaves.push(Leaf { path: at.clone(), value: Value::Dense(Tensor::from(*self)) });
                 }
 
                 fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
-                    let leaf = leaves.next();
-                    let path = leaf.as_ref().map_or_else(String::new, |leaf| leaf.path.to_string());
-                    let tensor = dense(leaf)?;
-                    *self = tensor.item().map_err(|_| {
-                        // Only the mean of integers changes the type. Only a gather changes the
-                        // shape.
-                        let expected = format!("a tensor, since the result is {}", tensor.spec());
-                        Error::invalid(NEST, path, expected, concat!("a number of type ", $name))
-                    })?;
+                    let (path, tensor) = dense(leaves.next())?;
+                    let name = || concat!("a number of type ", $name).to_owned();
+                    *self = tensor.item().map_err(|_| list::other(&path, &tensor.spec(), name()))?;
                     Ok(())
                 }
             }
@@ -217,30 +229,6 @@ macro_rules! nest_of_scalar {
 }
 
 for_each_dtype!(nest_of_scalar);
-
-macro_rules! nest_of_sequence {
-    ($([$($generics:tt)*] $type:ty,)*) => {
-        $(
-            impl<$($generics)*> Nest for $type {
-                fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
-                    for (index, nest) in self.iter_mut().enumerate() {
-                        nest.take_leaves(&at.join(index), leaves);
-                    }
-                }
-
-                fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
-                    self.iter_mut().try_for_each(|nest| nest.put_leaves(leaves))
-                }
-            }
-        )*
-    };
-}
-
-nest_of_sequence! {
-    [N: Nest] Vec<N>,
-    [N: Nest] Option<N>,
-    [N: Nest, const COUNT: usize] [N; COUNT],
-}
 
 impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
     fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
