@@ -66,6 +66,31 @@ fn the_replica_that_contributes_a_nan_is_named_on_all() {
 }
 
 #[test]
+fn a_nan_in_a_bucket_of_an_overlap_is_named_on_all() {
+    for options in [verifying(), verifying().carriers(true), verifying().bytes_per_pack(0)] {
+        let strategy = mirrored(options);
+        let told = strategy.run(|replica| {
+            let x = if replica.replica_id_in_sync_group() == 2 { f64::NAN } else { 1.0 };
+            let error = replica.overlap(|buckets| {
+                let first = buckets.all_reduce("sum", [1.0, 2.0])?;
+                let second = buckets.all_reduce("max", (1.0, [3.0, x]))?;
+                assert_eq!(first.wait()?, [3.0, 6.0]);
+                second.wait().map(drop)
+            });
+            // A value that is not waited for is checked, too.
+            let late = replica.overlap(|buckets| buckets.all_reduce("mean", vec![x]).map(drop));
+            // The group works as before.
+            assert_eq!(replica.all_reduce("sum", 1.0f32)?, 3.0);
+            Ok([error, late].map(|told| told.unwrap_err()))
+        });
+        for [error, late] in told.unwrap().values() {
+            assert_eq!((refusal(error), found(error)), (("Buckets::all_reduce", "value/1", Some(2)), "NaN"));
+            assert_eq!((refusal(late), found(late)), (("Buckets::all_reduce", "value", Some(2)), "NaN"));
+        }
+    }
+}
+
+#[test]
 fn a_nan_is_a_number_unless_checks_are_requested() {
     let strategy = mirrored(CommunicationOptions::new());
     let sums = strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, f32::NAN)).unwrap();

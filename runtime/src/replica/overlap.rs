@@ -34,7 +34,7 @@ pub struct PendingNest<'b, N> {
     parcel: Arc<Parcel>,
 }
 
-const CALL: &str = "Buckets::all_reduce";
+pub(super) const CALL: &str = "Buckets::all_reduce";
 
 impl Buckets<'_> {
     /// Starts [`ReplicaContext::all_reduce`] of `value`. [`PendingNest::wait`] returns the result.
@@ -159,8 +159,9 @@ impl ReplicaContext<'_> {
     /// The error of `body`, else the first error of an all-reduce that was not waited for.
     /// [`Error::WrongContext`] within another overlap.
     ///
-    /// After an [`Error::Mismatch`] of a bucket no further bucket is all-reduced. All their values
-    /// fail with that error, on all replicas, and the group still works. If `body` fails with any
+    /// After an [`Error::Mismatch`] of a bucket, or a NaN that
+    /// [`verify`](CommunicationOptions::verify) finds in one, no further bucket is all-reduced. All
+    /// their values fail with that error, on all replicas, and the group still works. If `body` fails with any
     /// other error the group is aborted, as by a replica's own failure: the other replicas may have
     /// passed more or fewer values, and no later call may match theirs.
     ///
@@ -203,8 +204,9 @@ impl ReplicaContext<'_> {
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });
         end.failure = match &result {
-            // All replicas get the same mismatch, so they stay in step.
+            // All replicas get the same error, so they stay in step.
             Ok(_) | Err(Error::Mismatch { .. }) => None,
+            Err(Error::InvalidCall { .. }) if self.with_flow(|flow, _| flow.found_nan()) => None,
             Err(_) => Some(Reason::Failure),
         };
         if end.failure.is_none() {

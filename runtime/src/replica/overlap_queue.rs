@@ -8,7 +8,7 @@ use crate::{
         progress::{CommThread, Lent},
     },
     handle::CommLease,
-    replica::nest_call::NestCall,
+    replica::{nest_call::NestCall, overlap::CALL, verify::refuse_nan},
     value::nest::{Leaf, Value},
 };
 use consonance_kernels::group::Reason;
@@ -24,6 +24,8 @@ pub(crate) struct Flow {
     /// The capacity of a bucket in bytes.
     limit: usize,
     configuration: Configuration,
+    /// Whether replicas look for NaN before each bucket.
+    verifies: bool,
     /// The buckets that are not full, at most one per operation and dtype, in the order of their
     /// last additions.
     open: Vec<Bucket>,
@@ -43,6 +45,8 @@ struct Progress {
     /// aborted, and a later call would report only the abort; or the replicas' buckets differ, and
     /// their numbers may differ, too.
     ended: Option<Error>,
+    /// Whether a NaN ended the queue, on all replicas.
+    found_nan: bool,
 }
 
 const UNHARMED: &str = "nobody panics while noting progress";
@@ -66,6 +70,7 @@ impl Flow {
         Flow {
             limit,
             configuration: options.configuration(),
+            verifies: options.verifies(),
             open: Vec::new(),
             parcels: Vec::new(),
             progress: Arc::default(),
@@ -110,7 +115,8 @@ impl Flow {
 
     /// Queues a bucket for its all-reduce, after earlier buckets.
     fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
-        let task = Task { bucket, configuration: self.configuration, progress: self.progress.clone() };
+        let Flow { configuration, verifies, .. } = *self;
+        let task = Task { bucket, configuration, verifies, progress: self.progress.clone() };
         match &mut self.way {
             Way::Thread(carrier, lent) => {
                 let lent = lent.get_or_insert_with(|| carrier.lend(held.give_up()));
@@ -152,6 +158,11 @@ impl Flow {
     /// Returns the total time in the collectives of the finished buckets.
     pub(super) fn in_collectives(&self) -> Duration {
         self.progress.lock().expect(UNHARMED).in_collectives
+    }
+
+    /// Returns whether a NaN ended the queue, on all replicas.
+    pub(super) fn found_nan(&self) -> bool {
+        self.progress.lock().expect(UNHARMED).found_nan
     }
 
     /// Ensures that a wait for `parcel` can end. If a bucket that is not full has a leaf of it,
@@ -234,17 +245,24 @@ impl Bucket {
 pub(crate) struct Task {
     bucket: Bucket,
     configuration: Configuration,
+    verifies: bool,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl Task {
     pub(crate) fn carry_out(self, communicator: &mut Communicator) {
-        let Task { bucket: Bucket { op, mut leaves, promises, .. }, configuration, progress } = self;
+        let Task { bucket: Bucket { op, mut leaves, promises, .. }, configuration, verifies, progress } = self;
         let ended = progress.lock().expect(UNHARMED).ended.as_ref().map(Error::duplicate);
         let start = Instant::now();
+        let mut found_nan = false;
         let result = ended.map_or_else(
             || {
                 communicator.configure(configuration);
+                if verifies {
+                    let refused = refuse_nan(CALL, communicator, Kind::AllReduce, &leaves);
+                    found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
+                    refused?;
+                }
                 let mut session = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default());
                 session.all_reduce_leaves(op, &mut leaves, 0)
             },
@@ -252,6 +270,7 @@ impl Task {
         );
         let mut progress = progress.lock().expect(UNHARMED);
         progress.in_collectives += start.elapsed();
+        progress.found_nan |= found_nan;
         if let Err(error) = &result {
             progress.ended = Some(error.duplicate());
         }

@@ -1,7 +1,7 @@
 //! Checks on request: no replica contributes a NaN to a reduction.
 
 use crate::{
-    CommunicationOptions, Error, ReplicaContext, Result,
+    CommunicationOptions, Communicator, Error, ReplicaContext, Result,
     comm::{agreement::Agreement, call::Call},
     value::nest::{Leaf, Path, Value},
 };
@@ -24,13 +24,7 @@ impl ReplicaContext<'_> {
         if !options.verifies() {
             return Ok(());
         }
-        let has_nan = |leaf: &Leaf| match &leaf.value {
-            // Elements of a device are not read.
-            Value::Dense(tensor) => tensor.host().is_ok_and(has_nan),
-            Value::Sparse(slices) => slices.values().host().is_ok_and(has_nan),
-        };
-        let path = |place: usize| leaves.get(place).map_or_else(Path::default, |leaf| leaf.path.clone());
-        self.compare_nan(call, kind, leaves.iter().position(has_nan), path)
+        refuse_nan(call, &mut self.configured(), kind, leaves)
     }
 
     /// Does [`refuse_nan`](ReplicaContext::refuse_nan) on a slice.
@@ -38,30 +32,48 @@ impl ReplicaContext<'_> {
         if !self.strategy().options().verifies() {
             return Ok(());
         }
-        self.compare_nan(call, kind, Some(0).filter(|_| has_nan(data)), |_| Path::default())
+        let own = Some(0).filter(|_| has_nan(data));
+        compare_nan(call, &mut self.configured(), kind, own, |_| Path::default())
     }
+}
 
-    fn compare_nan(
-        &self,
-        call: &'static str,
-        kind: Kind,
-        own: Option<usize>,
-        path: impl Fn(usize) -> Path,
-    ) -> Result<()> {
-        let own = own.map_or(0, |place| place as u64 + 1);
-        let mut all = vec![0u64; self.num_replicas_in_sync()];
-        let (send, own) = ([own], all.as_mut_slice().into());
-        let describe = || vec![("verify".to_owned(), VERIFIES.to_owned())];
-        let agreement = Agreement { call: Some(kind), digest: digest("verify"), describe: &describe };
-        self.call_with(Call::AllGather { send: Some(send.as_slice().into()), recv: own, counts: None }, &agreement)?;
-        match all.iter().position(|&place| place > 0) {
-            None => Ok(()),
-            Some(replica) => {
-                // The replicas have not compared their structures yet: the leaf may not be there.
-                let path = path(all[replica] as usize - 1).to_string();
-                let expected = "no NaN (see CommunicationOptions::verify)";
-                Err(Error::invalid(call, path, expected, "NaN").of_replica(replica))
-            }
+/// Refuses a reduction of `leaves` to which a rank contributes a NaN. All ranks get the same error.
+pub(super) fn refuse_nan(
+    call: &'static str,
+    communicator: &mut Communicator,
+    kind: Kind,
+    leaves: &[Leaf],
+) -> Result<()> {
+    let has_nan = |leaf: &Leaf| match &leaf.value {
+        // Elements of a device are not read.
+        Value::Dense(tensor) => tensor.host().is_ok_and(has_nan),
+        Value::Sparse(slices) => slices.values().host().is_ok_and(has_nan),
+    };
+    let path = |place: usize| leaves.get(place).map_or_else(Path::default, |leaf| leaf.path.clone());
+    compare_nan(call, communicator, kind, leaves.iter().position(has_nan), path)
+}
+
+/// Exchanges the place of each rank's first leaf that has a NaN.
+fn compare_nan(
+    call: &'static str,
+    communicator: &mut Communicator,
+    kind: Kind,
+    own: Option<usize>,
+    path: impl Fn(usize) -> Path,
+) -> Result<()> {
+    let send = [own.map_or(0, |place| place as u64 + 1)];
+    let mut all = vec![0u64; communicator.size()];
+    let describe = || vec![("verify".to_owned(), VERIFIES.to_owned())];
+    let agreement = Agreement { call: Some(kind), digest: digest("verify"), describe: &describe };
+    let (send, recv) = (Some(send.as_slice().into()), all.as_mut_slice().into());
+    communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
+    match all.iter().position(|&place| place > 0) {
+        None => Ok(()),
+        Some(replica) => {
+            // The replicas have not compared their structures yet: the leaf may not be there.
+            let path = path(all[replica] as usize - 1).to_string();
+            let expected = "no NaN (see CommunicationOptions::verify)";
+            Err(Error::invalid(call, path, expected, "NaN").of_replica(replica))
         }
     }
 }
