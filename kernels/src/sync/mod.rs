@@ -4,6 +4,7 @@
 pub(crate) mod record;
 pub(crate) mod plain;
 pub mod fork;
+pub mod one_thread;
 #[doc(hidden)]
 pub mod watch;
 pub(crate) mod atomics;

@@ -12,6 +12,7 @@ use crate::{
     },
     value::nest::{self, Leaf, Nest, Value},
 };
+use consonance_kernels::sync::one_thread::OneThread;
 use consonance_spec::Kind;
 use std::{
     cell::{RefCell, RefMut},
@@ -34,15 +35,29 @@ use std::{
 /// # let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
 /// strategy.run(|replica| Ok(KEPT.set(Some(replica))));
 /// ```
+///
+/// It stays on its thread. [`overlap`](ReplicaContext::overlap) reduces gradients on another thread
+/// while the replica computes, and [`current_replica`](crate::current_replica) returns a handle of
+/// the replica that the thread runs:
+///
+/// ```compile_fail,E0277
+/// # let strategy = consonance::MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
+/// strategy.run(|replica| std::thread::scope(|scope| scope.spawn(|| replica.barrier()).join().unwrap()));
+/// ```
 pub struct ReplicaContext<'r> {
     pub(super) strategy: Strategy,
     id: usize,
-    communicator: RefCell<CommLease>,
-    /// The state of the overlap that the replica is in, if any.
-    pub(super) flow: RefCell<Option<Flow>>,
+    state: OneThread<State>,
     pub(super) board: MergeBoard,
     /// What users borrow ends with the function, though nothing in it does.
     function: PhantomData<&'r ()>,
+}
+
+/// The state that calls change.
+struct State {
+    communicator: RefCell<CommLease>,
+    /// The state of the overlap that the replica is in, if any.
+    flow: RefCell<Option<Flow>>,
 }
 
 impl ReplicaContext<'_> {
@@ -52,13 +67,13 @@ impl ReplicaContext<'_> {
         communicator: CommLease,
         board: MergeBoard,
     ) -> ReplicaContext<'static> {
-        let (communicator, flow) = (RefCell::new(communicator), RefCell::default());
-        ReplicaContext { strategy, id, communicator, flow, board, function: PhantomData }
+        let state = State { communicator: RefCell::new(communicator), flow: RefCell::default() };
+        ReplicaContext { strategy, id, state: OneThread::new(state), board, function: PhantomData }
     }
 
     /// Returns its communicator, if that was made for runs of this process only.
     pub(crate) fn into_communicator(self) -> Option<Communicator> {
-        self.communicator.into_inner().into_own()
+        self.state.into_inner().communicator.into_inner().into_own()
     }
 
     /// Returns the id of this replica, from 0 to
@@ -343,11 +358,16 @@ impl ReplicaContext<'_> {
 
     /// Returns the communicator after all pending buckets of this replica are done.
     pub(crate) fn held(&self) -> RefMut<'_, CommLease> {
-        let mut held = self.communicator.borrow_mut();
-        if let Some(flow) = &mut *self.flow.borrow_mut() {
+        let mut held = self.state.communicator.borrow_mut();
+        if let Some(flow) = &mut *self.state.flow.borrow_mut() {
             flow.settle(&mut held);
         }
         held
+    }
+
+    /// Returns the state of the overlap that the replica is in, if any.
+    pub(super) fn flow(&self) -> &RefCell<Option<Flow>> {
+        &self.state.flow
     }
 
     /// Runs `work` with the overlap that this replica is in and its communicator.
@@ -355,8 +375,8 @@ impl ReplicaContext<'_> {
     /// # Panics
     /// If the replica is in no overlap.
     pub(crate) fn with_flow<R>(&self, work: impl FnOnce(&mut Flow, &mut CommLease) -> R) -> R {
-        let mut flow = self.flow.borrow_mut();
-        work(flow.as_mut().expect("buckets are of an overlap"), &mut self.communicator.borrow_mut())
+        let mut flow = self.state.flow.borrow_mut();
+        work(flow.as_mut().expect("buckets are of an overlap"), &mut self.state.communicator.borrow_mut())
     }
 
     /// Returns the communicator, configured with the strategy's options again.

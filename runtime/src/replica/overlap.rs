@@ -192,7 +192,7 @@ impl ReplicaContext<'_> {
         let call = "ReplicaContext::overlap";
         self.require(call)?;
         let options = options.over(self.strategy().options());
-        if self.flow.borrow().is_some() {
+        if self.flow().borrow().is_some() {
             return Err(Error::WrongContext {
                 call,
                 problem: "called within another overlap of the replica".to_owned(),
@@ -200,7 +200,7 @@ impl ReplicaContext<'_> {
         }
         let carrier = self.strategy().carrier(options);
         let flow = Flow::new(options, &self.held(), carrier);
-        *self.flow.borrow_mut() = Some(flow);
+        *self.flow().borrow_mut() = Some(flow);
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });
         end.failure = match &result {
@@ -230,7 +230,7 @@ struct End<'r> {
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.replica.with_flow(|flow, held| flow.end(self.failure, held));
-        if let Some(carrier) = self.replica.flow.take().and_then(Flow::into_carrier) {
+        if let Some(carrier) = self.replica.flow().take().and_then(Flow::into_carrier) {
             self.replica.strategy().give_carrier_back(carrier);
         }
     }
