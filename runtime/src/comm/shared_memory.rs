@@ -1,5 +1,6 @@
 //! Memory that all ranks of a group can read and write in place.
 
+use crate::value::display;
 use consonance_kernels::memory::HostMemory;
 use consonance_spec::Element;
 use std::{
@@ -43,8 +44,16 @@ impl<T: Element> DerefMut for SharedMemory<T> {
     }
 }
 
-impl<T: Element + fmt::Debug> fmt::Debug for SharedMemory<T> {
+/// Prints the type, the number of elements, and of many elements the first and last.
+///
+/// ```
+/// use consonance::Communicator;
+/// let memory = Communicator::threads(1).remove(0).alloc::<u8>(100)?;
+/// assert_eq!(format!("{memory:?}"), "u8[100] [0, 0, 0, 0, 0, 0, 0, 0, …, 0, 0, 0, 0, 0, 0, 0, 0]");
+/// # Ok::<(), consonance::Error>(())
+/// ```
+impl<T: Element> fmt::Debug for SharedMemory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
+        display::write_slice(f, self.memory.as_buf())
     }
 }

@@ -1,6 +1,7 @@
 //! Tensors as text.
 
 use crate::Tensor;
+use consonance_kernels::memory::HostBuf;
 use consonance_spec::{DType, for_each_dtype};
 use std::fmt;
 
@@ -20,34 +21,7 @@ impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spec = if f.alternate() { String::new() } else { self.spec() };
         let Some(host) = self.buf().host() else { return write!(f, "{spec} on {}", self.space()) };
-        let elements = if self.rank() > SHOWN {
-            "…".to_owned()
-        } else if self.count() == 0 {
-            // A dimension of an empty tensor may have too many entries to print.
-            "[]".to_owned()
-        } else {
-            let precision = f.precision();
-            macro_rules! text {
-                (Float $elements:expr) => {
-                    Box::new(move |place| float(&$elements[place], f64::from($elements[place]), precision))
-                };
-                ($other:ident $elements:expr) => {
-                    Box::new(move |place| $elements[place].to_string())
-                };
-            }
-            macro_rules! by_dtype {
-                ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
-                    match self.dtype() {
-                        $(DType::$variant => {
-                            let elements = host.as_slice::<$type>().unwrap_or(&[]);
-                            text!($class elements)
-                        })*
-                    }
-                };
-            }
-            let element: Box<dyn Fn(usize) -> String + '_> = for_each_dtype!(by_dtype);
-            Page { shape: self.shape(), element }.text(spec.chars().count())
-        };
+        let elements = elements(host, self.shape(), f.precision(), spec.chars().count());
         match (spec.is_empty(), elements.contains('\n')) {
             (true, _) => f.write_str(&elements),
             (false, true) => write!(f, "{spec}\n{elements}"),
@@ -61,6 +35,45 @@ impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Prints `f32[1000]` and the first and last elements, as a [`Tensor`] of them does.
+pub(crate) fn write_slice(f: &mut fmt::Formatter<'_>, host: HostBuf<'_>) -> fmt::Result {
+    let (spec, shape) = (format!("{}[{}]", host.dtype(), host.count()), [host.count()]);
+    let elements = elements(host, &shape, f.precision(), spec.chars().count());
+    write!(f, "{spec} {elements}")
+}
+
+/// Returns the elements in one line if that has room behind `used` columns, else in a line for each
+/// row.
+fn elements(host: HostBuf<'_>, shape: &[usize], precision: Option<usize>, used: usize) -> String {
+    if shape.len() > SHOWN {
+        return "…".to_owned();
+    }
+    if host.count() == 0 {
+        // A dimension of an empty tensor may have too many entries to print.
+        return "[]".to_owned();
+    }
+    macro_rules! text {
+        (Float $elements:expr) => {
+            Box::new(move |place| float(&$elements[place], f64::from($elements[place]), precision))
+        };
+        ($other:ident $elements:expr) => {
+            Box::new(move |place| $elements[place].to_string())
+        };
+    }
+    macro_rules! by_dtype {
+        ($({ type: $type:ty, variant: $variant:ident, name: $name:literal, class: $class:ident $($more:tt)* })*) => {
+            match host.dtype() {
+                $(DType::$variant => {
+                    let elements = host.as_slice::<$type>().unwrap_or(&[]);
+                    text!($class elements)
+                })*
+            }
+        };
+    }
+    let element: Box<dyn Fn(usize) -> String + '_> = for_each_dtype!(by_dtype);
+    Page { shape, element }.text(used)
 }
 
 /// A dimension with more entries shows only the first and last few. A tensor with more dimensions

@@ -3,7 +3,7 @@
 
 pub(crate) mod tensor;
 pub(crate) mod elements;
-mod display;
+pub(crate) mod display;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 #[cfg(feature = "serde")]
