@@ -816,6 +816,38 @@ fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
 }
 
 #[test]
+fn a_reduction_that_a_scope_refuses_has_its_own_name_in_the_errors() {
+    let reduce = |rank: &mut Communicator, op: &str| {
+        let mut data = [1.0f32; 4];
+        rank.scope(|scope| scope.reduce(op, &mut data, 0)?.wait())
+    };
+    let scatter = |rank: &mut Communicator, op: &str| {
+        let mut data = [1.0f32; 4];
+        rank.scope(|scope| scope.reduce_scatter(op, &mut data)?.wait())
+    };
+    let calls: [(_, &(dyn Fn(&mut Communicator, &str) -> Result<()> + Sync)); 2] =
+        [("reduce", &reduce), ("reduce_scatter", &scatter)];
+    for (call, make) in calls {
+        // A name that no operation has, and an operation that f32 has not.
+        for op in ["avg", "xor"] {
+            let ranks = Communicator::threads(2).into_iter();
+            let errors: Vec<Error> = thread::scope(|threads| {
+                let both = ranks.map(|mut rank| {
+                    let op = if rank.rank() == 1 { op } else { "sum" };
+                    threads.spawn(move || make(&mut rank, op).unwrap_err())
+                });
+                both.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            assert_eq!((told(&errors[0]).0, told(&errors[0]).1), (call, 1));
+            match op {
+                "avg" => assert_eq!(unknown_op(&errors[1]), (Some(call), Some(1), "avg")),
+                _ => assert_eq!(refusal(&errors[1]), (call, "op", Some(1))),
+            }
+        }
+    }
+}
+
+#[test]
 fn two_who_both_send_are_told_so() {
     let errors: Vec<Error> = thread::scope(|threads| {
         let ranks = Communicator::threads(2).into_iter();

@@ -20,6 +20,10 @@ impl Strategy {
     /// Each other replica runs on a thread that is kept between calls. Arguments that differ
     /// between replicas come from the context, or from [`run_with`](Strategy::run_with).
     ///
+    /// A thread that `replica_fn` starts is outside of the replica. A run on it is another run of
+    /// this strategy: with one worker it runs beside this one, with several it waits until this one
+    /// has ended. So a replica must not wait for that thread: the wait ends by the timeout.
+    ///
     /// # Errors
     /// The error or panic of a replica, with the replica's id. Replicas that wait for it in a
     /// collective fail at once. The next run after a failed one works. [`Error::WrongContext`]

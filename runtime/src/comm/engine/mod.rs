@@ -112,7 +112,7 @@ pub trait Engine: Send {
     /// [`Error::WrongContext`] if the engine has no subgroups; otherwise as
     /// [`execute`](Engine::execute).
     fn subgroup(&mut self, _members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
-        Err(cannot("split").into())
+        Err(cannot("Communicator::split").into())
     }
 
     /// Returns the mailbox of this rank, for messages with tags beside the calls. By default there
