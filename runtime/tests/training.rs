@@ -261,9 +261,22 @@ fn parameters_that_differ_are_named_on_every_replica() {
         values.last().expect("replicas")
     };
     let zero = |id, layers: &mut Vec<Layer>| set(&mut layers[1].weights, 9, if id == 2 { -0.0f32 } else { 0.0 });
-    named(compared(3, zero), 2, "value/1/weights");
+    let texts = |(expected, found): &(String, String), texts: [&str; 2]| assert_eq!([expected, found], texts);
+    texts(&named(compared(3, zero), 2, "value/1/weights"), ["f32[5, 2] with 0 at [4, 1]", "-0"]);
     let last_byte = |id, layers: &mut Vec<Layer>| set(&mut layers[0].bias, 2, if id == 0 { 9u8 } else { 3 });
-    named(compared(4, last_byte), 0, "value/0/bias");
+    texts(&named(compared(4, last_byte), 0, "value/0/bias"), ["u8[3] with 3 at [2]", "9"]);
+    let large = |id, layers: &mut Vec<Layer>| {
+        layers[1].bias = Tensor::zeros(DType::F64, [300, 7, 1000]);
+        set(&mut layers[1].bias, 1_234_567, if id == 1 { 0.25 } else { -2.5f64 });
+        set(&mut layers[1].bias, 2_099_999, id as f64);
+    };
+    let found = named(compared(3, large), 0, "value/1/bias");
+    texts(&found, ["f64[300, 7, 1000] with 0.25 at [176, 2, 567]", "-2.5"]);
+    let other_nan = |id, layers: &mut Vec<Layer>| {
+        set(&mut layers[0].weights, 0, f32::from_bits(if id == 1 { 0x7fc0_0001 } else { 0x7fc0_0000 }));
+    };
+    let found = named(compared(2, other_nan), 1, "value/0/weights");
+    texts(&found, ["f32[1, 2] with NaN of bits 7fc00000 at [0, 0]", "NaN of bits 7fc00001"]);
     let shape = |id, layers: &mut Vec<Layer>| {
         if id == 1 {
             layers[1].weights = Tensor::zeros(DType::F32, [2, 5]);
