@@ -110,8 +110,11 @@ fn replicas_with_other_numbers_of_passes_are_named() {
         gradients.all_reduce(replica, |pass| pass.push([1.0f32])).map(drop)
     });
     let error = error.expect_err("replica 1 has a pass more");
-    let Error::Mismatch { replica: 1, argument, .. } = &error else { panic!("{error}") };
-    assert!(argument.contains("of 2 passes") || argument.contains("of 3 passes"), "{error}");
+    let Error::Mismatch { replica: 1, argument, expected, found, .. } = &error else { panic!("{error}") };
+    assert_eq!(
+        (&argument[..], &expected[..], &found[..]),
+        ("value/0", "f32[1], the sum of 2 passes", "f32[1], the sum of 3 passes")
+    );
 }
 
 #[test]

@@ -82,7 +82,8 @@ pub struct Communication {
     /// The time in collectives, including waits for other replicas, on the replica's own thread or
     /// on another.
     pub total: Duration,
-    /// The time for which the replica's own thread handed gradients over or waited.
+    /// The time for which the replica's own thread handed gradients over or waited. It exceeds
+    /// `total` if this thread, or the one that makes the collectives, waits for a core.
     pub waited: Duration,
 }
 
@@ -263,10 +264,7 @@ struct Accumulated<N> {
 
 impl<N: Nest> Nest for Accumulated<N> {
     fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
-        match self.passes {
-            1 => self.nest.take_leaves(at, leaves),
-            passes => self.nest.take_leaves(&at.join(format_args!("of {passes} passes")), leaves),
-        }
+        self.nest.take_leaves(&at.of_passes(self.passes), leaves);
     }
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
