@@ -120,6 +120,8 @@ fn of_collectives() -> Vec<Error> {
         of_run(&|replica| replica.all_gather(Tensor::from(1), 0).map(drop)),
         of_run(&|replica| replica.all_reduce("sum", true).map(drop)),
         of_run(&|replica| replica.all_reduce("mean", (1.0f32, 3i32)).map(drop)),
+        of_run(&|replica| replica.all_reduce("mean", vec![3i32]).map(drop)),
+        of_run(&|replica| replica.reduce_scatter("sum", [[1.0f32]; 4]).map(drop)),
         of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("mean", 3i32)?.wait()).map(drop)),
         of_run(&|replica| replica.overlap(|buckets| buckets.all_reduce("xor", (1, 1.0f32))?.wait()).map(drop)),
     ]);

@@ -84,8 +84,8 @@ fn a_nan_in_a_bucket_of_an_overlap_is_named_on_all() {
             Ok([error, late].map(|told| told.unwrap_err()))
         });
         for [error, late] in told.unwrap().values() {
-            assert_eq!((refusal(error), found(error)), (("Buckets::all_reduce", "value/1", Some(2)), "NaN"));
-            assert_eq!((refusal(late), found(late)), (("Buckets::all_reduce", "value", Some(2)), "NaN"));
+            assert_eq!((refusal(error), found(error)), (("Buckets::all_reduce", "value/1/1", Some(2)), "NaN"));
+            assert_eq!((refusal(late), found(late)), (("Buckets::all_reduce", "value/0", Some(2)), "NaN"));
         }
     }
 }
