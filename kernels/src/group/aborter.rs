@@ -2,10 +2,11 @@
 
 use super::{
     abort::{Abort, Reason},
+    fault::Fault,
     state::GroupState,
 };
 use crate::shm::records::Generation;
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// Ends a group from any thread, without waiting.
 #[derive(Clone)]
@@ -48,11 +49,23 @@ impl Aborter {
         !self.state.forked() && self.state.ended_after(self.generation, turn)
     }
 
-    /// Ends the group because `rank` did not come before a deadline of this one.
-    pub fn give_up(&self, rank: usize) {
-        if !self.state.forked() {
-            self.state.abort(self.generation, Abort { rank, reason: Reason::Deadline });
+    /// Ends the group because `rank` did not come before a deadline of this one, which has waited
+    /// for `timeout`. Returns the rank at fault: if `rank` waits for another one in turn, the end of
+    /// that chain.
+    pub fn give_up(&self, rank: usize, timeout: Duration) -> usize {
+        if self.state.forked() {
+            return rank;
         }
+        match self.state.give_up(self.generation, self.rank, &[rank], timeout / 2) {
+            Fault::Missing(missing) => missing.first().copied().unwrap_or(rank),
+            Fault::Aborted(abort) => abort.rank,
+            _ => rank,
+        }
+    }
+
+    /// Returns the rank that holds up `rank`: itself, or the end of its chain of waits.
+    pub fn held_up_by(&self, rank: usize, timeout: Duration) -> usize {
+        if self.state.forked() { rank } else { self.state.end_of_waits(self.rank, rank, timeout / 2) }
     }
 
     /// Returns the abort that ended the group, if it was ended; `None` in a forked process.

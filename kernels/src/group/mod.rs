@@ -67,6 +67,7 @@ mod fault;
 mod end;
 mod backing;
 mod state;
+mod chains;
 mod aborter;
 mod post;
 mod posted;

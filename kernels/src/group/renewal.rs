@@ -21,6 +21,7 @@ impl Endpoint {
         self.close_mail(&Fault::Aborted(abort));
         self.begin_call();
         (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
+        self.state.say_begins_anew(self.world.rank());
         // The end has been told instead.
         (self.unsettled, self.differing, self.differing_late) = (None, None, None);
         if let Some(staging) = &mut self.staging {
@@ -72,6 +73,7 @@ impl Endpoint {
         let Some(generation) = Generation(self.generation.mark()).below_end() else { return false };
         (self.generation, self.sequence, self.left) = (generation, generation.base(), None);
         self.state.forget(self.world.rank());
+        self.state.say_begins_anew(self.world.rank());
         true
     }
 

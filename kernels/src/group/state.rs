@@ -136,22 +136,25 @@ impl GroupState {
         self.locals().map_or_else(|| &self.records()[rank].counters.inside, |locals| locals.inside(rank))
     }
 
-    /// Returns the rank in the numbering of the top group, which was split from none.
+    /// Returns the top group, which was split from none.
+    pub(super) fn top(&self) -> &GroupState {
+        self.parent.as_ref().map_or(self, |parent| &parent.top)
+    }
+
+    /// Returns the rank in the numbering of the top group.
     pub(crate) fn top_rank(&self, rank: usize) -> usize {
         self.parent.as_ref().map_or(rank, |parent| parent.top_ranks[rank])
     }
 
     /// Whether `rank` is a thread of this process.
     pub(crate) fn is_local(&self, rank: usize) -> bool {
-        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
-        self.segment().is_none() || top.local.contains(&self.top_rank(rank))
+        self.segment().is_none() || self.top().local.contains(&self.top_rank(rank))
     }
 
     /// Returns the process of `rank`, which has arrived once, if this one may try to read it.
     pub(crate) fn process(&self, rank: usize) -> Option<Process> {
         let (segment, _) = self.segment()?;
-        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
-        let rank = self.top_rank(rank);
+        let (top, rank) = (self.top(), self.top_rank(rank));
         let id = top.processes.get(rank).copied().filter(|&id| id != 0)?;
         // Relaxed: stored before that arrival.
         let mark = top.records()[rank].sleeper.mark.load(Ordering::Relaxed) as usize;
@@ -279,22 +282,27 @@ impl GroupState {
     }
 
     /// Ends this group, in `generation`, and the groups split from it. Never waits for a rank.
-    pub(crate) fn abort(&self, generation: Generation, abort: Abort) {
-        self.abort_in(generation, None, abort);
+    /// Returns false if it had ended before.
+    pub(crate) fn abort(&self, generation: Generation, abort: Abort) -> bool {
+        self.abort_in(generation, None, abort)
     }
 
     /// Like `abort`, with the author's `turn`, for [`ended_after`](GroupState::ended_after).
-    pub(crate) fn abort_in(&self, generation: Generation, turn: Option<u64>, abort: Abort) {
+    pub(crate) fn abort_in(&self, generation: Generation, turn: Option<u64>, abort: Abort) -> bool {
         let word = &self.backing.head().abort;
         let mut now = word.load(Ordering::Relaxed);
         while Abort::read(now, generation).is_none() {
             // SYNC POINT end: a rank that reads the abort sees its author's earlier writes; pairs
             // with `own_end`.
             match word.compare_exchange(now, abort.word(generation, turn), Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return self.wake_all(),
+                Ok(_) => {
+                    self.wake_all();
+                    return true;
+                }
                 Err(other) => now = other,
             }
         }
+        false
     }
 
     /// Returns the abort of this group in `generation`, if there is one; its rank is a rank of this
@@ -359,8 +367,7 @@ impl GroupState {
     /// Whether `rank` is of another process and has dropped its endpoint in the top group, which it
     /// does not take again.
     pub(crate) fn is_lost(&self, rank: usize) -> bool {
-        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
-        !self.is_local(rank) && top.has_left(Generation::default(), self.top_rank(rank))
+        !self.is_local(rank) && self.top().has_left(Generation::default(), self.top_rank(rank))
     }
 
     /// Publishes that `rank` will arrive at no further call.
@@ -389,12 +396,6 @@ impl GroupState {
         }
     }
 
-    /// Clears the note of the last generation about the rank that `rank` was told of.
-    pub(crate) fn forget(&self, rank: usize) {
-        // Relaxed: no rank is in a call.
-        self.progress_at_top(rank).told.store(0, Ordering::Relaxed);
-    }
-
     /// Returns the rank at fault when `rank` has left or ends this group: `rank` itself or, if it
     /// was told of a rank that had left before, that rank, which may have been told of another in
     /// turn.
@@ -410,13 +411,12 @@ impl GroupState {
     }
 
     /// Returns the rank's counters in the top group.
-    fn progress_at_top(&self, rank: usize) -> &Counters {
-        let top = self.parent.as_ref().map_or(self, |parent| &parent.top);
-        &top.records()[self.top_rank(rank)].counters
+    pub(super) fn progress_at_top(&self, rank: usize) -> &Counters {
+        &self.top().records()[self.top_rank(rank)].counters
     }
 
     /// Returns the rank in this group of a rank of the top group.
-    fn member(&self, top_rank: usize) -> Option<usize> {
+    pub(super) fn member(&self, top_rank: usize) -> Option<usize> {
         match &self.parent {
             None => Some(top_rank).filter(|&rank| rank < self.records().len()),
             Some(parent) => parent.top_ranks.iter().position(|&rank| rank == top_rank),
@@ -475,10 +475,7 @@ impl GroupState {
 
     /// Returns the sleeper of `rank`, which is the same in all groups.
     pub(crate) fn sleeper(&self, rank: usize) -> &Sleeper {
-        match &self.parent {
-            None => &self.records()[rank].sleeper,
-            Some(parent) => &parent.top.records()[parent.top_ranks[rank]].sleeper,
-        }
+        &self.top().records()[self.top_rank(rank)].sleeper
     }
 
     /// Wakes every sleeping thread of `rank`, here or in any other group.

@@ -10,7 +10,10 @@ use crate::{
     shm::records::RankRecord,
     sync::atomics::{Ordering, fence},
 };
-use std::time::{Duration, Instant};
+use std::{
+    iter,
+    time::{Duration, Instant},
+};
 
 impl Endpoint {
     /// Waits until `ready` holds for every peer's record, at most for the rest of the call's
@@ -53,8 +56,8 @@ impl Endpoint {
         now.checked_add(self.timeout.saturating_sub(self.slept.get()))
     }
 
-    /// Sleeps until `ready` holds for the record of `peer`. If the deadline passes, the peers that
-    /// are `awaited` and not `ready` are missing.
+    /// Sleeps until `ready` holds for the record of `peer`. If the deadline passes, the ranks that
+    /// hold up the peers that are `awaited` and not `ready` are missing.
     fn sleep_until(
         &self,
         peer: usize,
@@ -63,11 +66,10 @@ impl Endpoint {
     ) -> Result<(), Fault> {
         let record = &self.state.records()[peer];
         let event = &self.state.sleeper(self.world.rank()).wake;
-        let waits_for = &self.state.records()[self.world.rank()].sleeper.waits_for;
         let mut asks_at = self.keep_waiting.as_ref().map(|_| Instant::now() + ASKS_EVERY);
         let result = loop {
             let count = event.count();
-            waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+            self.state.say_waits(self.world.rank(), peer);
             // SYNC POINT sleep: pairs with the fence in `wake`, and with `WakeEvent::signal`.
             fence(Ordering::SeqCst);
             if ready(record) {
@@ -95,14 +97,19 @@ impl Endpoint {
             // A deadline past the end of the clock means the longest sleep.
             let limit = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
-                self.state.abort(self.generation, Abort { rank: peer, reason: Reason::Deadline });
-                let is_missing = |&rank: &usize| awaited(rank) && !ready(&self.state.records()[rank]);
-                break Err(Fault::Missing((0..self.world.size()).filter(is_missing).collect()));
+                let is_missing = |&rank: &usize| rank != peer && awaited(rank) && !ready(&self.state.records()[rank]);
+                let others = self.world.peers().filter(is_missing);
+                let missing: Vec<usize> = iter::once(peer).chain(others).collect();
+                let patience = self.timeout / 2;
+                break Err(self.state.give_up(self.generation, self.world.rank(), &missing, patience));
             }
             let asks_in = asks_at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             event.sleep(count, limit.min(asks_in), self.state.segment().is_some());
         };
-        waits_for.store(0, Ordering::Relaxed);
+        if result.is_err() {
+            self.state.say_gives_up(self.world.rank(), peer);
+        }
+        self.state.say_goes_on(self.world.rank());
         result
     }
 
@@ -121,7 +128,7 @@ impl Endpoint {
         let own = self.world.rank() as u32 + 1;
         for peer in self.world.peers() {
             if self.state.records()[peer].sleeper.waits_for.load(Ordering::Relaxed) == own {
-                self.state.wake(peer);
+                self.state.wake_for_progress(peer);
             }
         }
     }

@@ -293,8 +293,20 @@ record! {
         pub(crate) waits_for: AtomicU32,
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
+        // The rest is used in the top group only, which was split from none.
+        /// The rank for which the rank waits in any group, or for whose message, or for which it has
+        /// last waited in vain, plus 1; 0 if it waits for none. In the numbering of the top group.
+        pub(crate) blocker: AtomicU32,
+        /// Signals that the rank got because a rank for which it waits made progress. Those ranks
+        /// write it.
+        pub(crate) progress: AtomicU32,
+        /// The value of `progress` when the rank last checked what it waits for.
+        pub(crate) seen: AtomicU32,
+        /// When the rank gave up that wait at its deadline, by the clock of the host; 0 while it
+        /// waits.
+        pub(crate) gave_up: AtomicU64,
         /// The address at which the rank's process has the group's name, for peers that read its
-        /// memory. Used in the top group only, which was split from none.
+        /// memory.
         pub(crate) mark: AtomicU64,
         pub(crate) wake: WakeEvent,
     }

@@ -69,7 +69,8 @@ pub struct MessageType {
 ///   least the first 15 since its last call with that rank. The data of the receive are
 ///   unspecified.
 /// * [`Error::Timeout`] at the deadline. It names the rank that did not send or receive; all other
-///   ranks for a receive from any rank. The data of the receive are unspecified.
+///   ranks for a receive from any rank. If that rank waits for another one in turn, it names the
+///   rank at the end of that chain. The data of the receive are unspecified.
 /// * [`Error::Left`], [`Error::Aborted`] as for a collective. A message that was sent before its
 ///   rank left can still be received.
 /// * [`Error::WrongContext`] in a child made by `fork`.
@@ -148,7 +149,7 @@ impl Mailbox {
         let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
         let result = self.mail.send_and_wait(data, self.label(), to, tag, deadline(limit));
         // The receiver is told that a message is withdrawn.
-        if let Err(MailFault::Late(_)) = result
+        if let Err(MailFault::Late { .. }) = result
             && self.mail.is_busy()
         {
             self.carrier.0.carry();
@@ -195,7 +196,7 @@ impl Mailbox {
             let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
             Ok((data, limit))
         });
-        self.start(SEND, checked, |data, limit, finish| {
+        self.start((SEND, Some(to)), checked, |data, limit, finish| {
             self.mail.send(data, self.label(), to, tag, deadline(limit), finish);
         })
     }
@@ -213,18 +214,18 @@ impl Mailbox {
             let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
             Ok((data, limit))
         });
-        self.start(RECV, checked, |data, limit, finish| {
+        self.start((RECV, from), checked, |data, limit, finish| {
             self.mail.recv(data, self.label(), from, tag, deadline(limit), finish);
         })
     }
 
     fn start<B>(
         &self,
-        call: &'static str,
+        (call, peer): (&'static str, Option<usize>),
         checked: Result<(B, Duration)>,
         start: impl FnOnce(B, Duration, consonance_kernels::group::Finish),
     ) -> Request {
-        let (completion, request) = request(Some(self.mail.clone()));
+        let (completion, request) = request(Some((self.mail.clone(), peer)));
         match checked {
             Err(error) => completion.end(Err(error)),
             Ok((data, limit)) => {
@@ -290,8 +291,15 @@ fn error(
     waited: Duration,
 ) -> Error {
     let own = reports.world().rank();
-    let missing = |ranks: Vec<usize>, what: &str| {
-        let last = |rank| reports.process(rank).map_or(what.to_owned(), |process| format!("{what}; {process}"));
+    let missing = |ranks: Vec<usize>, awaited: &[usize], what: &str| {
+        let last = |rank| {
+            let held_up: Vec<String> = awaited.iter().map(|rank| format!("replica {rank}")).collect();
+            let what = match awaited.contains(&rank) {
+                true => what.to_owned(),
+                false => format!("{} waits for it", held_up.join(", ")),
+            };
+            reports.process(rank).map_or(what.clone(), |process| format!("{what}; {process}"))
+        };
         let missing = ranks.into_iter().map(|rank| (rank, last(rank))).collect();
         Error::Timeout { call: call.to_owned(), waited, missing }
     };
@@ -313,9 +321,11 @@ fn error(
                 found: what(sent),
             }
         }
-        MailFault::Late(ranks) if call == SEND => missing(ranks, "it has not received the message"),
-        MailFault::Late(ranks) => missing(ranks, "it has sent no such message"),
-        MailFault::Withdrawn(from) => missing(vec![from], "it gave up in the middle of the message"),
+        MailFault::Late { awaited, missing: ranks } if call == SEND => {
+            missing(ranks, &awaited, "it has not received the message")
+        }
+        MailFault::Late { awaited, missing: ranks } => missing(ranks, &awaited, "it has sent no such message"),
+        MailFault::Withdrawn(from) => missing(vec![from], &[from], "it gave up in the middle of the message"),
         // The endpoint of this rank was dropped, or its group goes on in another generation.
         MailFault::Fault(Fault::Left(rank)) if rank == own => Error::WrongContext {
             call,

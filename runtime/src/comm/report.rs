@@ -58,6 +58,11 @@ pub(super) fn report(
         let lost = witness.is_lost(replica);
         if let Some(processes) = processes {
             processes.blame(witness.top_rank(replica));
+        if let Some(late) = witness.gave_up_for(replica, timeout) {
+            // It left because its own deadline had passed.
+            let (reason, lost) = (words(Reason::Deadline).to_owned(), witness.is_lost(late));
+            return Error::Aborted { call: call.clone(), replica: late, reason, lost, calls: vec![(late, said(late))] };
+        }
         }
         let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
         Error::Left { call: call.clone(), replica, last, lost }
@@ -106,7 +111,12 @@ pub(super) fn report(
             let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
             let calls = calls.into_iter().enumerate();
             let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
-            let (replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
+            let (mut replica, reason) = (end.abort.rank, format!("{group}{reason}{lost_process}"));
+            let own = witness.world().rank();
+            if end.abort.reason == Reason::Deadline && !end.inherited && replica == own {
+                // This rank was late because another one was, whose name the group does not have.
+                replica = witness.gave_up_for(own, timeout).unwrap_or(own);
+            }
             Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
         }
         Fault::NoMemory { bytes, code } => Error::System {

@@ -30,8 +30,9 @@ pub(crate) struct Completion(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// The mailbox that a waiting thread advances.
-    mail: Option<Mail>,
+    /// The mailbox that a waiting thread advances, and the rank that sends or receives, if it is
+    /// one.
+    mail: Option<(Mail, Option<usize>)>,
     origin: Origin,
 }
 
@@ -49,8 +50,9 @@ type Outcome = Result<Option<usize>>;
 /// What is called at the end of a request.
 type Then = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// Makes a request. A thread that waits for it advances `mail` meanwhile.
-pub(crate) fn request(mail: Option<Mail>) -> (Completion, Request) {
+/// Makes a request. A thread that waits for it, and so for the rank in `mail`, advances that mailbox
+/// meanwhile.
+pub(crate) fn request(mail: Option<(Mail, Option<usize>)>) -> (Completion, Request) {
     let state = Mutex::new(State { outcome: None, then: Vec::new(), teller: None });
     let shared = Arc::new(Shared { state, changed: Condvar::new(), mail, origin: Origin::here() });
     (Completion(shared.clone()), Request(shared))
@@ -70,8 +72,8 @@ impl Request {
             return Err(Error::WrongContext { call: "Request::wait", problem });
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        if let Some(mail) = &self.0.mail {
-            mail.wait(until, || self.0.lock().outcome.is_some());
+        if let Some((mail, peer)) = &self.0.mail {
+            mail.wait(*peer, until, || self.0.lock().outcome.is_some());
         }
         let mut state = self.0.lock();
         loop {

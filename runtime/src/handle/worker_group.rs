@@ -21,7 +21,7 @@
 
 use crate::{
     Communicator, Error, Result,
-    comm::{agreement::Agreement, call::Call},
+    comm::{agreement::Agreement, call::Call, engine::AbortHandle},
     kind,
 };
 use consonance_kernels::{digest::digest, group::Reason};
@@ -42,6 +42,8 @@ struct State {
     replicas: Vec<Range<usize>>,
     /// The number of this worker.
     worker: usize,
+    /// Of the communicator of the first replica of this worker, also while that is not home.
+    abort_handle: AbortHandle,
     /// The communicator of each replica of this worker, if it is home.
     home: Vec<Option<Communicator>>,
     /// The thread whose turn it is, and its call.
@@ -254,16 +256,16 @@ impl Workers {
         state.waiting -= 1;
         match result.timed_out() {
             true => {
-                let (_, other) = state.turn.unzip();
-                let last = format!(
-                    "its {} on another thread has not ended; a call on a new thread within that one cannot begin",
-                    other.unwrap_or("call")
-                );
-                Err(Error::Timeout {
-                    call: call.to_owned(),
-                    waited: timeout,
-                    missing: vec![(state.local().start, last)],
-                })
+                let (own, other) = (state.local().start, state.turn.map_or("call", |(_, call)| call));
+                let late = state.abort_handle.held_up_by(own, timeout);
+                let last = match late == own {
+                    true => format!(
+                        "its {other} on another thread has not ended; a call on a new thread within that one cannot \
+                         begin"
+                    ),
+                    false => format!("the {other} of replica {own} on another thread waits for it"),
+                };
+                Err(Error::Timeout { call: call.to_owned(), waited: timeout, missing: vec![(late, last)] })
             }
             false => Ok(state),
         }
@@ -345,10 +347,12 @@ impl State {
                 return Err(Error::invalid(call, "communicators", expected, format!("only {own:?} from one")));
             }
         }
+        let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
         Ok(State {
             replicas,
             worker,
+            abort_handle,
             home,
             turn: None,
             turns: 0,

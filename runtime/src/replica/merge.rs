@@ -148,8 +148,12 @@ impl ReplicaContext<'_> {
             Ok(None)
         } else {
             let first = self.strategy.local_replicas().start;
-            aborter.give_up(first);
-            let missing = vec![(first, "its merge function has not returned".to_owned())];
+            let late = aborter.give_up(first, timeout);
+            let what = match late == first {
+                true => "its merge function has not returned".to_owned(),
+                false => format!("the merge function of replica {first} waits for it"),
+            };
+            let missing = vec![(late, what)];
             Err(Error::Timeout { call: kind::MERGE_RETURN.to_string(), waited: timeout, missing })
         };
         self.held().take_back();

@@ -15,6 +15,7 @@ mod alloc;
 mod ids;
 mod messages;
 mod leavers;
+mod chains;
 mod forks;
 mod limits;
 #[cfg(debug_assertions)]
@@ -38,6 +39,8 @@ const PARTS: &[(&str, Part)] = &[
     ("merges", kills::merges),
     ("doubles", alloc::doubles),
     ("survives", leavers::survives),
+    ("chains", chains::chains),
+    ("barriers", chains::barriers),
     ("forks", forks::forks),
     ("forks_between_runs", forks::forks_between_runs),
     ("limited", limits::limited),

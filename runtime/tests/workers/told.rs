@@ -387,3 +387,27 @@ fn a_run_on_a_new_thread_within_a_run_is_told_at_the_deadline_whom_it_waits_for(
         assert!(missing[0].0 == worker && missing[0].1.contains("Strategy::run"), "{error}");
     }
 }
+
+/// Replica 1 waits for the merge function of replica 0, which waits for replica 2.
+#[test]
+fn a_replica_that_waits_for_a_merge_function_names_the_replica_that_holds_it_up() {
+    let timeout = Duration::from_millis(500);
+    for &engine in ENGINES {
+        let named = workers_with(&[2, 1], engine, timeout, |worker, strategy| {
+            let ran = strategy.run(|replica| {
+                let merged = replica.merge_call(1i32, |strategy, all| {
+                    // The deadline of replica 1 passes first.
+                    thread::sleep(if worker == 1 { 4 * timeout } else { timeout / 4 });
+                    Ok(strategy.mirror(strategy.reduce("sum", &all, None)?))
+                });
+                Ok(match merged.unwrap_err() {
+                    Error::Timeout { missing, .. } => missing.into_iter().map(|(replica, _)| replica).collect(),
+                    Error::Aborted { replica, .. } => vec![replica],
+                    error => panic!("{error}"),
+                })
+            });
+            ran.map(|named| named.into_values())
+        });
+        assert_eq!(named[0].as_ref().unwrap(), &[vec![2], vec![2]], "{engine:?}");
+    }
+}

@@ -1,4 +1,4 @@
-use consonance_spec::blame::blame;
+use consonance_spec::blame::{blame, ends_of_waits};
 use quickcheck::quickcheck;
 
 quickcheck! {
@@ -24,4 +24,62 @@ quickcheck! {
             }
         }
     }
+}
+
+/// Ranks that wait: each for one with a higher number, or for nobody. No chain is a circle.
+fn in_line(waits: &[Option<u8>]) -> Vec<Option<usize>> {
+    let later = |(rank, wait): (usize, &Option<u8>)| {
+        let behind = waits.len() - rank - 1;
+        wait.filter(|_| behind > 0).map(|wait| rank + 1 + wait as usize % behind)
+    };
+    waits.iter().enumerate().map(later).collect()
+}
+
+quickcheck! {
+    fn a_deadline_names_ranks_that_wait_for_nobody(waits: Vec<Option<u8>>) -> bool {
+        let waits = in_line(&waits);
+        (0..waits.len()).all(|rank| match waits[rank] {
+            Some(peer) => ends_of_waits(&waits, rank, &[peer]).iter().all(|&named| waits[named].is_none()),
+            None => true,
+        })
+    }
+
+    fn one_rank_that_does_not_come_is_the_only_one_named(waits: Vec<u8>) -> bool {
+        let last = waits.len();
+        let waits = in_line(&waits.into_iter().map(Some).chain([None]).collect::<Vec<_>>());
+        (0..last).all(|rank| {
+            let awaited: Vec<usize> = (0..=last).filter(|&other| other != rank).collect();
+            let behind: Vec<usize> = waits[rank].into_iter().chain([last]).collect();
+            ends_of_waits(&waits, rank, &behind) == [last]
+                && awaited.iter().all(|&peer| peer < rank || ends_of_waits(&waits, rank, &[peer]) == [last])
+        })
+    }
+
+    fn no_rank_is_told_of_itself_and_every_deadline_names_somebody(waits: Vec<Option<u8>>) -> bool {
+        let ranks = waits.len();
+        let waits: Vec<Option<usize>> = waits.iter().map(|wait| wait.map(|wait| wait as usize % ranks)).collect();
+        (0..ranks).all(|rank| {
+            let awaited: Vec<usize> = (0..ranks).filter(|&other| other != rank).collect();
+            let named = ends_of_waits(&waits, rank, &awaited);
+            !named.contains(&rank) && named.is_empty() == awaited.is_empty()
+        })
+    }
+
+    fn the_last_of_a_chain_has_the_names_of_the_first(waits: Vec<Option<u8>>) -> bool {
+        let waits = in_line(&waits);
+        let next = |rank: usize| Some((rank, waits[rank]?));
+        (0..waits.len()).filter_map(next).all(|(rank, peer)| match waits[peer] {
+            Some(end) => ends_of_waits(&waits, rank, &[peer]) == ends_of_waits(&waits, peer, &[end]),
+            None => ends_of_waits(&waits, rank, &[peer]) == [peer],
+        })
+    }
+}
+
+#[test]
+fn a_circle_of_waits_names_the_rank_that_is_waited_for() {
+    // Ranks 0 and 1 wait for each other, and rank 2 for rank 0. Rank 3 does not come.
+    let waits = [Some(1), Some(0), Some(0), None];
+    assert_eq!(ends_of_waits(&waits, 0, &[1, 3]), [1, 3]);
+    assert_eq!(ends_of_waits(&waits, 1, &[0]), [0]);
+    assert_eq!(ends_of_waits(&waits, 2, &[0, 1]), [0, 1]);
 }

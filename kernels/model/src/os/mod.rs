@@ -1,5 +1,6 @@
 //! The model's operating system.
 
 pub(crate) mod available;
+pub(crate) mod clock;
 pub(crate) mod copy_times;
 pub(crate) mod process_memory;

@@ -8,8 +8,9 @@ mod generations;
 mod windows;
 mod one_way;
 mod messages;
+mod chains;
 
-use self::{divided::*, exchanges::*, generations::*, messages::*, one_way::*, windows::*};
+use self::{chains::*, divided::*, exchanges::*, generations::*, messages::*, one_way::*, windows::*};
 use crate::{
     fault::{self, Fault as Planted},
     watched,
@@ -39,7 +40,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 52] = [
+pub const ALL: [Scenario; 53] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -91,6 +92,7 @@ pub const ALL: [Scenario; 52] = [
     scenario("messages, next generation", 2, messages_and_next_generation),
     scenario("messages of a split", 2, messages_of_a_split),
     Scenario { deaths: MESSAGE_DEATHS, ..scenario("messages, death", 1, messages_and_death) },
+    scenario("chain of waits", 2, chain_of_waits),
     scenario("wake", 1, call_log),
 ];
 

@@ -295,14 +295,21 @@ impl Incoming {
         Ok(())
     }
 
-    /// Ends the receives whose deadline has passed. `peers` are all other ranks.
-    pub(super) fn end_late(&mut self, now: Instant, peers: &[usize], finished: &mut Vec<Finished>) {
-        let late = extract(&mut self.posted, |receive| is_past(receive.deadline, now));
-        finished.extend(late.into_iter().map(|receive| {
-            let missing = receive.from.map_or_else(|| peers.to_vec(), |from| vec![from]);
-            (receive.finish, Err(MailFault::Late(missing)))
+    /// Ends the receives whose deadline has passed. `peers` are all other ranks. `late` makes the
+    /// fault for the ranks that did not send.
+    pub(super) fn end_late(
+        &mut self,
+        now: Instant,
+        peers: &[usize],
+        late: impl Fn(&[usize]) -> MailFault,
+        finished: &mut Vec<Finished>,
+    ) {
+        let ended = extract(&mut self.posted, |receive| is_past(receive.deadline, now));
+        finished.extend(ended.into_iter().map(|receive| {
+            let fault = receive.from.map_or_else(|| late(peers), |from| late(&[from]));
+            (receive.finish, Err(fault))
         }));
-        self.end_streams(|_, receive| is_past(receive.deadline, now), |from| MailFault::Late(vec![from]), finished);
+        self.end_streams(|_, receive| is_past(receive.deadline, now), |from| late(&[from]), finished);
     }
 
     /// Ends the receives of messages that come and for which `is_out` holds: the rest of such a

@@ -55,6 +55,9 @@ struct Open {
 /// Polls between two checks of deadlines and of the end of the group.
 const PASSES_PER_CHECK: u32 = 16;
 
+/// How long a rank that gave up a wait is taken to be held up by the rank for which it waited.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Mail {
     /// Makes a mailbox. It takes memory of the group from the first request on.
     pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Mail {
@@ -153,7 +156,7 @@ impl Mail {
     ) -> Result<usize, MailFault> {
         // SAFETY: `until_ended` returns when the request has ended; nothing reads the data then.
         let data = unsafe { mem::transmute::<HostBuf<'_>, HostBuf<'static>>(data) };
-        self.until_ended(|finish| self.send(data, label, to, tag, deadline, finish))
+        self.until_ended(Some(to), |finish| self.send(data, label, to, tag, deadline, finish))
     }
 
     /// Receives into `data`, and waits until the request has ended. Returns the rank that sent.
@@ -173,12 +176,12 @@ impl Mail {
     ) -> Result<usize, MailFault> {
         // SAFETY: as in `send_and_wait`; nothing writes the data then.
         let data = unsafe { mem::transmute::<HostBufMut<'_>, HostBufMut<'static>>(data) };
-        self.until_ended(|finish| self.recv(data, label, from, tag, deadline, finish))
+        self.until_ended(from, |finish| self.recv(data, label, from, tag, deadline, finish))
     }
 
-    /// Starts a request and waits until it has ended. If something panics, closes the mailbox: then
-    /// the request has ended, too.
-    fn until_ended(&self, start: impl FnOnce(Finish)) -> Result<usize, MailFault> {
+    /// Starts a request with rank `peer`, or with any, and waits until it has ended. If something
+    /// panics, closes the mailbox: then the request has ended, too.
+    fn until_ended(&self, peer: Option<usize>, start: impl FnOnce(Finish)) -> Result<usize, MailFault> {
         struct Close<'m>(&'m Mail);
         impl Drop for Close<'_> {
             fn drop(&mut self) {
@@ -190,7 +193,7 @@ impl Mail {
         let close = Close(self);
         start(Box::new(move |result| _ = told.set(result)));
         // Returns false only in a fork, which has no request.
-        let _ = self.wait(None, || result.get().is_some());
+        let _ = self.wait(peer, None, || result.get().is_some());
         mem::forget(close);
         result.get().cloned().unwrap_or(Err(MailFault::Fault(Fault::Forked)))
     }
@@ -223,8 +226,16 @@ impl Mail {
     }
 
     /// Waits until `done`, and advances all requests of this rank meanwhile. Returns false if
-    /// `limit` has passed.
-    pub fn wait(&self, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
+    /// `limit` has passed. `peer` is the rank that is waited for, if it is one.
+    pub fn wait(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
+        let is_done = self.wait_for(peer.filter(|&peer| peer != self.world().rank()), limit, done);
+        if peer.is_some() && !self.0.state.forked() {
+            self.0.state.say_unblocked(self.0.world.rank());
+        }
+        is_done
+    }
+
+    fn wait_for(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
         let shared = &*self.0;
         loop {
             if done() {
@@ -239,7 +250,7 @@ impl Mail {
             if limit.is_some_and(|limit| limit <= Instant::now()) {
                 return false;
             }
-            self.sleep(limit, &done);
+            self.sleep(peer, limit, &done);
         }
     }
 
@@ -247,7 +258,7 @@ impl Mail {
     /// requests nobody waits for now.
     pub fn rest(&self, limit: Instant) {
         if !self.0.state.forked() {
-            self.sleep(Some(limit), &|| false);
+            self.sleep(None, Some(limit), &|| false);
         }
     }
 
@@ -293,12 +304,15 @@ impl Mail {
     }
 
     /// Sleeps until a signal, at most until `limit` or the first deadline, unless something ends
-    /// before.
-    fn sleep(&self, limit: Option<Instant>, done: &impl Fn() -> bool) {
+    /// before. `peer` is the rank that is waited for, if it is one.
+    fn sleep(&self, peer: Option<usize>, limit: Option<Instant>, done: &impl Fn() -> bool) {
         let shared = &*self.0;
         let event = &shared.state.sleeper(shared.world.rank()).wake;
         let mut finished = Vec::new();
         let count = event.count();
+        if let Some(peer) = peer {
+            shared.state.say_blocked(shared.world.rank(), peer);
+        }
         let mut open = shared.lock();
         open.sleeping += 1;
         shared.say_awaits(&open);
@@ -414,8 +428,15 @@ impl Shared {
         // SYNC POINT mail: pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
         if self.state.records()[peer].sleeper.awaits_mail.load(Ordering::Relaxed) != 0 {
-            self.state.wake(peer);
+            self.state.wake_for_progress(peer);
         }
+    }
+
+    /// Returns the fault for ranks that have not sent or received a message by its deadline.
+    fn late(&self, awaited: &[usize]) -> MailFault {
+        let missing = self.state.ends_of_waits(self.world.rank(), awaited, PATIENCE);
+        awaited.iter().for_each(|&peer| self.state.say_gives_up(self.world.rank(), peer));
+        MailFault::Late { awaited: awaited.to_vec(), missing }
     }
 
     /// Ends the requests whose deadline has passed, whose peer has left, or all if the group has
@@ -434,14 +455,16 @@ impl Shared {
             // What a rank sent before it left is there.
             self.advance(open, finished);
             for &peer in &left {
+                self.state.say_gives_up(self.world.rank(), peer);
                 open.outgoing[peer].end_all(&Fault::Left(peer), finished);
             }
             open.incoming.end_left(&self.peers, |peer| left.contains(&peer), finished);
         }
         if open.deadlines().next().is_some() {
             let now = Instant::now();
-            self.peers.iter().for_each(|&peer| open.outgoing[peer].end_late(now, finished));
-            open.incoming.end_late(now, &self.peers, finished);
+            let late = |awaited: &[usize]| self.late(awaited);
+            self.peers.iter().for_each(|&peer| open.outgoing[peer].end_late(now, late, finished));
+            open.incoming.end_late(now, &self.peers, late, finished);
         }
     }
 }

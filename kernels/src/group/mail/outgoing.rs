@@ -190,16 +190,21 @@ impl Outgoing {
     }
 
     /// Ends the sends whose deadline has passed.
-    pub(super) fn end_late(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+    pub(super) fn end_late(
+        &mut self,
+        now: Instant,
+        late: impl Fn(&[usize]) -> MailFault,
+        finished: &mut Vec<Finished>,
+    ) {
         if let Some(first) = self.queue.front().filter(|first| is_past(first.deadline, now)) {
             // The reader waits for the rest of a message that is written in part.
             self.withdraws = self.begun.take().map(|_| first.envelope()).or(self.withdraws);
         }
-        let late = |sending: &mut Sending| is_past(sending.deadline, now);
-        let queued = extract(&mut self.queue, late);
-        let untaken = extract(&mut self.untaken, |(_, _, sending)| late(sending));
+        let is_late = |sending: &mut Sending| is_past(sending.deadline, now);
+        let queued = extract(&mut self.queue, is_late);
+        let untaken = extract(&mut self.untaken, |(_, _, sending)| is_late(sending));
         let all = queued.into_iter().chain(untaken.into_iter().map(|(_, _, sending)| sending));
-        finished.extend(all.map(|sending| (sending.finish, Err(MailFault::Late(vec![self.to])))));
+        finished.extend(all.map(|sending| (sending.finish, Err(late(&[self.to])))));
     }
 
     /// Ends all sends with this fault.

@@ -23,8 +23,13 @@ pub enum MailFault {
         /// What the receive expected.
         expected: Envelope,
     },
-    /// The deadline passed: these ranks did not send or receive. The group goes on.
-    Late(Vec<usize>),
+    /// The deadline passed. The group goes on.
+    Late {
+        /// The ranks that did not send or receive.
+        awaited: Vec<usize>,
+        /// The ranks that hold them up, if they wait for others in turn; else the same ranks.
+        missing: Vec<usize>,
+    },
     /// The sender gave up in the middle of the message.
     Withdrawn(usize),
     /// The fault of the group.

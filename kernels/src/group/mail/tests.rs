@@ -36,7 +36,10 @@ impl Pending<'_> {
     }
 
     fn wait(self) -> Result<usize, MailFault> {
-        assert!(self.0.wait(Some(Instant::now() + 2 * LIMIT), || self.is_done()), "a request ends at its deadline");
+        assert!(
+            self.0.wait(None, Some(Instant::now() + 2 * LIMIT), || self.is_done()),
+            "a request ends at its deadline"
+        );
         self.1.lock().unwrap().take().unwrap()
     }
 }
@@ -416,17 +419,18 @@ fn false_numbers_of_refusals_are_no_more_than_an_error() {
 
 #[test]
 fn a_deadline_ends_the_request_and_not_the_group() {
-    let (short, late) = (Duration::from_millis(30), Meeting::default());
+    let (short, meeting) = (Duration::from_millis(30), Meeting::default());
+    let late = |rank| Err(MailFault::Late { awaited: vec![rank], missing: vec![rank] });
     on_each_group(2, |mail, rank| {
         if rank == 0 {
-            assert_eq!(recv(&mail, space(1).0, Some(1), 9, short).wait(), Err(MailFault::Late(vec![1])));
-            assert_eq!(recv(&mail, space(1).0, None, 9, short).wait(), Err(MailFault::Late(vec![1])));
+            assert_eq!(recv(&mail, space(1).0, Some(1), 9, short).wait(), late(1));
+            assert_eq!(recv(&mail, space(1).0, None, 9, short).wait(), late(1));
             // Rank 1 makes no call: there are not enough cells for the message.
-            assert_eq!(send(&mail, numbers(200_000, 0), 1, 1, short).wait(), Err(MailFault::Late(vec![1])));
-            late.wait();
+            assert_eq!(send(&mail, numbers(200_000, 0), 1, 1, short).wait(), late(1));
+            meeting.wait();
             assert_eq!(send(&mail, numbers(1, 5), 1, 2, LIMIT).wait(), Ok(1));
         } else {
-            late.wait();
+            meeting.wait();
             assert_eq!(recv(&mail, space(200_000).0, Some(0), 1, LIMIT).wait(), Err(MailFault::Withdrawn(0)));
             let (space, start) = space(1);
             assert_eq!(recv(&mail, space, Some(0), 2, LIMIT).wait(), Ok(0));

@@ -1,7 +1,7 @@
 //! Aborts of a group from any thread.
 
 use consonance_kernels::group::{Aborter, Reason};
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Aborts an engine's group. No method waits. The [guide](crate::guide::engines) has an
 /// implementation.
@@ -51,11 +51,24 @@ impl AbortHandle {
         }
     }
 
-    /// Aborts the group because `rank` missed a deadline of this rank.
-    pub(crate) fn give_up(&self, rank: usize) {
+    /// Aborts the group because `rank` missed a deadline of this rank, which has waited for
+    /// `timeout`. Returns the rank that is blamed: `rank`, or the rank that holds it up.
+    pub(crate) fn give_up(&self, rank: usize, timeout: Duration) -> usize {
         match &self.0 {
-            Handle::Host(aborter) => aborter.give_up(rank),
-            Handle::Other(abort) => abort.abort(Some(rank), None, Reason::Deadline),
+            Handle::Host(aborter) => aborter.give_up(rank, timeout),
+            Handle::Other(abort) => {
+                abort.abort(Some(rank), None, Reason::Deadline);
+                rank
+            }
+        }
+    }
+
+    /// Returns the rank that holds up `rank`, which missed a deadline of `timeout`: itself, or
+    /// the rank for which it waits in turn.
+    pub(crate) fn held_up_by(&self, rank: usize, timeout: Duration) -> usize {
+        match &self.0 {
+            Handle::Host(aborter) => aborter.held_up_by(rank, timeout),
+            Handle::Other(_) => rank,
         }
     }
 

@@ -97,9 +97,20 @@ impl Host {
     fn pair_failure(&self, peer: usize, fault: Fault, name: Kind) -> Failure {
         let (members, name) = (self.pair_members(peer), name.name());
         let pair = self.pairs[peer].as_ref().expect("the step was in this group");
-        // If the peer left because of another rank, only the whole group can name that rank.
-        if matches!(fault, Fault::Left(_)) && self.endpoint.witness().blame(peer) != peer {
-            return failure(&self.endpoint, self.processes.as_deref(), Fault::Left(peer), name);
+        // If the peer left because of another rank, or waits for it, only the whole group can name
+        // that rank.
+        let (whole, timeout) = (self.endpoint.witness(), pair.timeout());
+        let of_another = match fault {
+            Fault::Left(_) if whole.blame(peer) != peer || whole.gave_up_for(peer, timeout).is_some() => {
+                Some(Fault::Left(peer))
+            }
+            Fault::Missing(_) => Some(whole.held_up_by(peer, timeout))
+                .filter(|&late| late != peer)
+                .map(|late| Fault::Missing(vec![late])),
+            _ => None,
+        };
+        if let Some(fault) = of_another {
+            return failure(&self.endpoint, self.processes.as_deref(), fault, name);
         }
         let mut error = match failure(pair, self.processes.as_deref(), fault, name) {
             Failure::Disagreement { .. } => return Failure::Disagreement { peer: Some(peer) },
