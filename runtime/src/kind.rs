@@ -1,7 +1,7 @@
 //! The runtime's own calls above the collectives: in them ranks only wait for each other, or
 //! exchange data of the runtime.
 
-use consonance_kernels::digest::digest;
+use consonance_kernels::{digest::digest, shm::codes};
 use consonance_spec::{Extension, Kind, Signature};
 
 macro_rules! kinds {
@@ -36,7 +36,7 @@ kinds! {
     /// The replicas continue with the variable's new value.
     ASSIGN_RETURN = "assign's return",
     /// After calls that did not agree, every rank reports the call that it made.
-    EXPLAIN = "explain",
+    EXPLAIN = "comparison of the calls",
     /// The first call of the replicas of all workers.
     WORKERS = "MultiWorkerMirroredStrategy",
     /// Combines a value of each replica for all workers.
@@ -65,6 +65,12 @@ kinds! {
 /// another build, another kind may have its place.
 pub(crate) const fn signature(kind: Kind) -> Signature {
     Signature { detail: digest(kind.name()), ..Signature::new(kind) }
+}
+
+/// Whether reports show calls of this code: they do not show those in which ranks compare their
+/// calls, but the calls that differ.
+pub(crate) fn is_shown(code: u32) -> bool {
+    code as u8 != codes::code_of(EXPLAIN)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use super::abort::Abort;
 use crate::shm::{
+    call_log::{CallLog, Entry},
     codes,
-    records::{Generation, RankRecord},
+    records::{CallDescriptor, Generation, RankRecord},
 };
 use consonance_spec::{Extension, Signature};
 
@@ -16,18 +17,42 @@ pub struct LastCall {
     pub code: Option<u32>,
     /// Bytes of its own data in that call.
     pub bytes: usize,
+    /// Whether calls came after it that are not shown: in these the ranks compare calls that
+    /// differ.
+    pub is_refused: bool,
 }
 
 impl LastCall {
-    /// Returns the last call since the generation `since` began.
-    pub(super) fn in_line(record: &RankRecord, since: Generation) -> LastCall {
-        let descriptors = record.descriptors.iter();
-        let descriptor = descriptors.max_by_key(|descriptor| descriptor.sequence()).expect("there are some");
-        if descriptor.sequence() <= since.base() {
-            return LastCall::default();
+    /// Returns the last call since the generation `since` began whose code is `shown`.
+    pub(super) fn in_line(record: &RankRecord, since: Generation, shown: impl Fn(u32) -> bool) -> LastCall {
+        let mut all: Vec<_> = record.descriptors.iter().map(|descriptor| (descriptor.sequence(), descriptor)).collect();
+        all.retain(|(sequence, _)| *sequence > since.base());
+        all.sort_unstable_by_key(|(sequence, _)| *sequence);
+        let last = |&(sequence, descriptor): &(u64, &CallDescriptor)| {
+            let (number, code) = (Generation::number_of(sequence), descriptor.head() & CODE_MASK);
+            LastCall { number, code: Some(code), bytes: descriptor.bytes(), is_refused: false }
+        };
+        LastCall::shown(all.iter().map(last), shown)
+    }
+
+    /// Returns the last call in the log whose code is `shown`.
+    pub(super) fn noted(call_log: &CallLog, shown: impl Fn(u32) -> bool) -> LastCall {
+        let call = |entry: Entry| {
+            let (number, code, bytes) = (entry.number, Some(entry.head), entry.bytes as usize);
+            LastCall { number, code, bytes, is_refused: false }
+        };
+        LastCall::shown(call_log.read().into_iter().map(call), shown)
+    }
+
+    /// Returns the last of these calls whose code is `shown`, or else the last.
+    fn shown(calls: impl DoubleEndedIterator<Item = LastCall>, shown: impl Fn(u32) -> bool) -> LastCall {
+        let mut calls = calls.rev().peekable();
+        let Some(&newest) = calls.peek() else { return LastCall::default() };
+        let is_shown = |call: &LastCall| call.code.is_some_and(|code| shown(code & CODE_MASK));
+        if is_shown(&newest) {
+            return newest;
         }
-        let code = Some(descriptor.head() & CODE_MASK);
-        LastCall { number: Generation::number_of(descriptor.sequence()), code, bytes: descriptor.bytes() }
+        calls.find(is_shown).map_or(newest, |call| LastCall { is_refused: true, ..call })
     }
 
     /// Returns the last call, without its count, where `extensions` are the kinds of the layer

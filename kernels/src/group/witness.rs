@@ -58,23 +58,22 @@ impl Witness {
         self.state.top_rank(rank)
     }
 
-    /// Returns the last call of `rank` in this group. A racing read: for reports.
-    pub fn last_call(&self, rank: usize) -> LastCall {
+    /// Returns the last call of `rank` in this group whose [code](crate::shm::codes::code) is
+    /// `shown`. A racing read: for reports.
+    pub fn last_call(&self, rank: usize, shown: impl Fn(u32) -> bool) -> LastCall {
         // For processes, calls from before the group was renewed are reported, too.
         let since = if self.state.segment().is_none() { self.generation } else { Generation::default() };
-        LastCall::in_line(&self.state.records()[rank], since)
+        LastCall::in_line(&self.state.records()[rank], since, shown)
     }
 
-    /// Returns how this group was ended, if it was. Also notes, as [`Witness::blame`] does, that
-    /// this rank was told of the rank at fault. A racing read of the calls: for reports. For a rank
-    /// that was stopped while it arrived, the report may show its previous call.
-    pub fn end(&self) -> Option<End> {
+    /// Returns how this group was ended, if it was, with the last calls whose codes are `shown`.
+    /// Also notes, as [`Witness::blame`] does, that this rank was told of the rank at fault. A
+    /// racing read of the calls: for reports. For a rank that was stopped while it arrived, the
+    /// report may show its previous call.
+    pub fn end(&self, shown: impl Fn(u32) -> bool) -> Option<End> {
         let (abort, state, generation) = self.state.end(self.generation)?;
-        let noted = |call_log: &CallLog| match call_log.read().last() {
-            Some(entry) => LastCall { number: entry.number, code: Some(entry.head), bytes: entry.bytes as usize },
-            None => LastCall::default(),
-        };
-        let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation);
+        let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation, &shown);
+        let noted = |call_log: &CallLog| LastCall::noted(call_log, &shown);
         let last = |rank: usize| state.call_log(rank).map_or_else(|| in_line(rank), noted);
         let calls = (0..state.records().len()).map(|rank| (state.top_rank(rank), last(rank))).collect();
         self.state.tell(self.world.rank(), state.top_rank(abort.rank));

@@ -25,18 +25,18 @@ impl Communicator {
             Failure::Error(error) => error,
             Failure::Disagreement { peer } => {
                 let words = agreement.words(signature, &self.configuration);
-                self.explain(&words, peer).unwrap_or_else(|error| error)
+                self.explain(&words, peer, agreement.name(signature)).unwrap_or_else(|error| error)
             }
         }
     }
 
-    /// Exchanges calls in words, with all ranks or with `peer` only, and returns the error that all
-    /// of them get.
-    fn explain(&mut self, words: &Words, peer: Option<usize>) -> Result<Error> {
+    /// Exchanges calls of this name in words, with all ranks or with `peer` only, and returns the
+    /// error that all of them get.
+    fn explain(&mut self, words: &Words, peer: Option<usize>, name: Kind) -> Result<Error> {
         let own = words.to_bytes();
         let texts = match peer {
-            None => self.tell_all(&own),
-            Some(peer) => self.tell(&own, peer),
+            None => self.tell_all(&own, name),
+            Some(peer) => self.tell(&own, peer, name),
         };
         let texts = texts.map_err(|failure| match failure {
             Failure::Error(error) => error,
@@ -44,7 +44,7 @@ impl Communicator {
                 // The ranks are no longer in step.
                 self.engine.abort_handle().abort(Reason::Failure);
                 Error::System {
-                    what: "explain: read what the replicas say of their calls".to_owned(),
+                    what: format!("{name}: read what the replicas say of their calls"),
                     source: io::ErrorKind::InvalidData.into(),
                 }
             }
@@ -57,17 +57,17 @@ impl Communicator {
     }
 
     /// Gathers every rank's words, in rank order.
-    fn tell_all(&mut self, own: &[u8]) -> Result<Vec<String>, Failure> {
+    fn tell_all(&mut self, own: &[u8], name: Kind) -> Result<Vec<String>, Failure> {
         // Exchange the lengths first, and bound each: a peer must not decide how much this rank
         // allocates.
         let mut lengths = vec![[0u8; size_of::<u64>()]; self.size()];
         let length = length(own);
         let (send, recv) = (Some(length.as_slice().into()), lengths.as_flattened_mut().into());
-        self.engine.execute(Call::AllGather { send, recv, counts: None }, &EXPLAIN, kind::EXPLAIN)?;
+        self.engine.execute(Call::AllGather { send, recv, counts: None }, &EXPLAIN, name)?;
         let counts: Vec<usize> = lengths.into_iter().map(bounded).collect();
         let mut all = vec![0u8; counts.iter().sum()];
         let (send, recv) = (Some(own.into()), all.as_mut_slice().into());
-        self.engine.execute(Call::AllGather { send, recv, counts: Some(&counts) }, &EXPLAIN, kind::EXPLAIN)?;
+        self.engine.execute(Call::AllGather { send, recv, counts: Some(&counts) }, &EXPLAIN, name)?;
         let mut rest = &all[..];
         let texts = counts.into_iter().map(|count| {
             let (text, others) = rest.split_at(count);
@@ -78,22 +78,22 @@ impl Communicator {
     }
 
     /// Exchanges words with `peer`. Returns both, in rank order.
-    fn tell(&mut self, own: &[u8], peer: usize) -> Result<Vec<String>, Failure> {
+    fn tell(&mut self, own: &[u8], peer: usize, name: Kind) -> Result<Vec<String>, Failure> {
         let mut bytes = [0u8; size_of::<u64>()];
-        self.exchange(peer, length(own).as_slice().into(), bytes.as_mut_slice().into())?;
+        self.exchange(peer, length(own).as_slice().into(), bytes.as_mut_slice().into(), name)?;
         let mut other = vec![0u8; bounded(bytes)];
-        self.exchange(peer, own.into(), other.as_mut_slice().into())?;
+        self.exchange(peer, own.into(), other.as_mut_slice().into(), name)?;
         let texts = [own, &other].map(|text| String::from_utf8_lossy(text).into_owned());
         let [own, other] = texts;
         Ok(if self.rank() < peer { vec![own, other] } else { vec![other, own] })
     }
 
     /// Sends to `peer` and receives from it; the lower rank sends first.
-    fn exchange(&mut self, peer: usize, send: HostBuf<'_>, recv: HostBufMut<'_>) -> Result<(), Failure> {
+    fn exchange(&mut self, peer: usize, send: HostBuf<'_>, recv: HostBufMut<'_>, name: Kind) -> Result<(), Failure> {
         let (send, recv) = (Call::Send { data: send.into(), to: peer }, Call::Recv { data: recv.into(), from: peer });
         let (first, second) = if self.rank() < peer { (send, recv) } else { (recv, send) };
-        self.engine.execute(first, &EXPLAIN, kind::EXPLAIN)?;
-        self.engine.execute(second, &EXPLAIN, kind::EXPLAIN)
+        self.engine.execute(first, &EXPLAIN, name)?;
+        self.engine.execute(second, &EXPLAIN, name)
     }
 
     /// Takes part in a call that the other ranks make, and tells them that this rank's arguments
@@ -117,7 +117,7 @@ impl Communicator {
             // The other ranks have read it in this rank's descriptor.
             Ok(()) | Err(Failure::Error(Error::Mismatch { .. })) => Ok(()),
             Err(Failure::Error(error)) => Err(error),
-            Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None).map(drop),
+            Err(Failure::Disagreement { .. }) => self.explain(&Words::refused(kind, &why), None, kind).map(drop),
         }
     }
 

@@ -1,6 +1,9 @@
 //! Errors of ranks that share memory, in words.
 
-use crate::{Error, kind::EXTENSIONS};
+use crate::{
+    Error,
+    kind::{self, EXTENSIONS},
+};
 use consonance_kernels::{
     group::{End, Fault, LastCall, Reason, Witness},
     shm::Segment,
@@ -51,20 +54,20 @@ pub(super) fn report(
     let call = name.to_owned();
     let process = |rank| processes.map(|processes| processes.describe(witness.top_rank(rank)));
     let said = |rank| {
-        let last = last_words(witness.last_call(rank));
+        let last = last_words(witness.last_call(rank, kind::is_shown));
         process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
     };
     let left = |replica: usize| {
-        let lost = witness.is_lost(replica);
-        if let Some(processes) = processes {
-            processes.blame(witness.top_rank(replica));
         if let Some(late) = witness.gave_up_for(replica, timeout) {
             // It left because its own deadline had passed.
             let (reason, lost) = (words(Reason::Deadline).to_owned(), witness.is_lost(late));
             return Error::Aborted { call: call.clone(), replica: late, reason, lost, calls: vec![(late, said(late))] };
         }
+        let lost = witness.is_lost(replica);
+        if let Some(processes) = processes {
+            processes.blame(witness.top_rank(replica));
         }
-        let last = if lost { said(replica) } else { last_words(witness.last_call(replica)) };
+        let last = if lost { said(replica) } else { last_words(witness.last_call(replica, kind::is_shown)) };
         Error::Left { call: call.clone(), replica, last, lost }
     };
     match fault {
@@ -77,7 +80,12 @@ pub(super) fn report(
         },
         Fault::Aborted(abort) => {
             // The end is recorded, unless a faulty process has overwritten it.
-            let end = witness.end().unwrap_or(End { abort, inherited: false, is_lost: false, calls: Vec::new() });
+            let end = witness.end(kind::is_shown).unwrap_or(End {
+                abort,
+                inherited: false,
+                is_lost: false,
+                calls: Vec::new(),
+            });
             if end.abort.reason == Reason::Leave && !end.inherited && end.abort.rank < witness.world().size() {
                 return left(end.abort.rank);
             }
@@ -149,7 +157,10 @@ pub(super) fn report(
 
 fn last_words(last: LastCall) -> String {
     match last.signature(EXTENSIONS) {
-        Some(signature) => format!("its last call was number {}, {signature}, {} bytes", last.number, last.bytes),
+        Some(signature) => {
+            let refused = if last.is_refused { " (refused)" } else { "" };
+            format!("its last call was number {}, {signature}, {} bytes{refused}", last.number, last.bytes)
+        }
         None => "it has made no call of this group".to_owned(),
     }
 }

@@ -362,7 +362,7 @@ impl Engine for Lowered {
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         // Calls that explain a mismatch share the deadline of the call.
-        if name != kind::EXPLAIN {
+        if signature.kind != kind::EXPLAIN {
             self.messages.begin_call();
         }
         let done = match call {

@@ -62,7 +62,7 @@ impl Host {
     fn with_peer(
         &mut self,
         peer: usize,
-        name: Kind,
+        (kind, name): (Kind, Kind),
         waited: Duration,
         step: impl FnOnce(&mut Endpoint) -> Result<(), Fault>,
     ) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ impl Host {
             }
         }
         let pair = self.pairs[peer].as_mut().expect("made above");
-        if name != kind::EXPLAIN {
+        if kind != kind::EXPLAIN {
             pair.begin_call();
             pair.add_wait(waited);
         }
@@ -238,17 +238,17 @@ impl Engine for Host {
         };
         let waited = self.settle(name, to)?;
         // Calls that explain a mismatch share the deadline of the call.
-        if name != kind::EXPLAIN {
+        if signature.kind != kind::EXPLAIN {
             self.endpoint.begin_call();
             self.endpoint.add_wait(waited);
         }
         match call {
-            Call::Send { data, to } => {
-                self.with_peer(to, name, waited, |endpoint| algorithm::send(endpoint, signature, data.on_host()))
-            }
-            Call::Recv { data, from } => {
-                self.with_peer(from, name, waited, |endpoint| algorithm::recv(endpoint, signature, data.on_host()))
-            }
+            Call::Send { data, to } => self.with_peer(to, (signature.kind, name), waited, |endpoint| {
+                algorithm::send(endpoint, signature, data.on_host())
+            }),
+            Call::Recv { data, from } => self.with_peer(from, (signature.kind, name), waited, |endpoint| {
+                algorithm::recv(endpoint, signature, data.on_host())
+            }),
             call => {
                 let Host { endpoint, scratch, configuration, .. } = self;
                 let done = algorithm::run(endpoint, signature, call, scratch, configuration);
