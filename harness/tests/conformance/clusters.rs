@@ -15,9 +15,8 @@ type Cluster = Vec<(String, Tasks)>;
 
 /// Returns the `TF_CONFIG` that a resolver of the case reads.
 fn text(case: &Case) -> Option<&str> {
-    let told = &case.args["resolver"];
-    let reads = |told: &Json| told["kind"] == "tfconfig";
-    (reads(told) || members(told).iter().any(reads)).then(|| case.args["env"]["TF_CONFIG"].as_str()).flatten()
+    let reads = resolvers(case).iter().any(|told| told["kind"] == "tfconfig");
+    reads.then(|| case.args["env"]["TF_CONFIG"].as_str()).flatten()
 }
 
 fn config(case: &Case) -> Option<Json> {
@@ -26,6 +25,17 @@ fn config(case: &Case) -> Option<Json> {
 
 fn members(told: &Json) -> &[Json] {
     told["of"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Returns the resolver of the case, and all resolvers within it.
+fn resolvers(case: &Case) -> Vec<&Json> {
+    let mut all = vec![&case.args["resolver"]];
+    let mut next = 0;
+    while let Some(told) = all.get(next).copied() {
+        all.extend(members(told));
+        next += 1;
+    }
+    all
 }
 
 fn is_union(case: &Case) -> bool {
@@ -77,10 +87,9 @@ pub(crate) fn other_type(case: &Case) -> bool {
 
 /// Returns whether a task id or an index is not a number, or the task is not in its cluster.
 pub(crate) fn wrong_task(case: &Case) -> bool {
-    let told = &case.args["resolver"];
     let of_config =
         || config(case).is_some_and(|config| config.get("task").is_some_and(|task| number(&task["index"]).is_none()));
-    match (cluster(case, told), told["kind"].as_str()) {
+    resolvers(case).into_iter().any(|told| match (cluster(case, told), told["kind"].as_str()) {
         (_, Some("tfconfig")) if of_config() => true,
         (None, kind) => matches!(kind, Some("tfconfig" | "simple")),
         (Some(cluster), _) => {
@@ -91,12 +100,12 @@ pub(crate) fn wrong_task(case: &Case) -> bool {
             };
             task(case, told).is_some_and(is_absent) || own_task(case, told).is_some_and(is_absent)
         }
-    }
+    })
 }
 
 /// Returns whether two resolvers of a union have a task with the same job and index.
 pub(crate) fn task_twice(case: &Case) -> bool {
-    is_union(case) && merged(case).is_none()
+    is_union(case) && merged(case, &case.args["resolver"]).is_none()
 }
 
 /// Returns whether two tasks of a union have the same address.
@@ -106,48 +115,52 @@ pub(crate) fn address_twice(case: &Case) -> bool {
         all.sort();
         all.windows(2).any(|pair| pair[0] == pair[1])
     };
-    is_union(case) && merged(case).is_some_and(addresses)
+    is_union(case) && merged(case, &case.args["resolver"]).is_some_and(addresses)
 }
 
 /// Returns whether an argument has a type that our resolver does not take.
 pub(crate) fn no_argument(case: &Case) -> bool {
-    let told = &case.args["resolver"];
-    let master = &told["kwargs"]["master"];
-    let simple = told["kind"] == "simple" && (told["cluster"].is_null() || !(master.is_null() || master.is_string()));
-    simple || members(told).iter().any(|member| member["kind"] == "junk")
+    resolvers(case).into_iter().any(|told| {
+        let master = &told["kwargs"]["master"];
+        let is_master = master.is_null() || master.is_string();
+        told["kind"] == "junk" || (told["kind"] == "simple" && (told["cluster"].is_null() || !is_master))
+    })
 }
 
 /// Returns whether an argument has a name that TensorFlow does not know.
 pub(crate) fn no_name(case: &Case) -> bool {
-    is_union(case) && !has_known_names(&case.args["resolver"])
+    resolvers(case).into_iter().any(|told| told["kind"] == "union" && !has_known_names(told))
 }
 
-/// Returns whether a union has the protocol of its first resolver, and the case asks for an address
+/// Returns whether a union has the protocol of one of its resolvers, and the case asks for an address
 /// by its task.
 pub(crate) fn protocol_of_a_member(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let asked = master_calls(case).any(|(_, call)| call.get("task_id").is_some() && call.get("rpc_layer").is_none());
     is_union(case)
         && told["kwargs"]["rpc_layer"].is_null()
-        && protocol(case).is_some_and(|layer| !layer.is_empty())
+        && protocol(told).is_some_and(|layer| !layer.is_empty())
         && asked
 }
 
-/// Returns whether an empty protocol is passed to a union whose first resolver has a protocol.
-pub(crate) fn empty_protocol(case: &Case) -> bool {
+/// Returns whether the protocol of a union is empty where its first resolver has one, or that of a
+/// resolver after the first.
+pub(crate) fn protocol_not_of_the_first(case: &Case) -> bool {
+    fn of_the_first(told: &Json) -> Option<&str> {
+        let own = told["kwargs"]["rpc_layer"].as_str().filter(|layer| !layer.is_empty());
+        own.or_else(|| of_the_first(members(told).first()?))
+    }
     let told = &case.args["resolver"];
-    let first = members(told).first().map(|first| &first["kwargs"]["rpc_layer"]);
-    is_union(case) && told["kwargs"]["rpc_layer"] == "" && first.is_some_and(Json::is_string)
+    is_union(case) && protocol(told).unwrap_or_default() != of_the_first(told).unwrap_or_default()
 }
 
 /// Returns whether the task of a union comes from a resolver after the first.
 pub(crate) fn task_of_a_later_member(case: &Case) -> bool {
+    fn of_the_first(case: &Case, told: &Json) -> Option<(String, usize)> {
+        own_task(case, told).or_else(|| of_the_first(case, members(told).first()?))
+    }
     let told = &case.args["resolver"];
-    let tasks = || members(told).iter().map(|member| task(case, member));
-    is_union(case)
-        && own_task(case, told).is_none()
-        && tasks().next().is_some_and(|first| first.is_none())
-        && tasks().any(|task| task.is_some())
+    is_union(case) && of_the_first(case, told).is_none() && task(case, told).is_some()
 }
 
 /// Returns a union's task, its protocol, and the addresses for which the case asks by their tasks.
@@ -157,14 +170,14 @@ pub(crate) fn of_union(case: &Case) -> Value {
     let mut parts = BTreeMap::from([
         ("task_type".to_owned(), plain(task.as_ref().map(|(job, _)| job.clone()))),
         ("task_id".to_owned(), plain(task.map(|(_, index)| index))),
-        ("rpc_layer".to_owned(), plain(protocol(case))),
+        ("rpc_layer".to_owned(), plain(protocol(told))),
     ]);
-    let cluster = merged(case).expect("a union of different tasks");
+    let cluster = merged(case, told).expect("a union of different tasks");
     for (place, call) in master_calls(case) {
         let Some((job, index)) = call["task_type"].as_str().zip(number(&call["task_id"])) else { continue };
         let Some(address) = find(&cluster, job).and_then(|tasks| tasks.get(&index)) else { continue };
-        let layer = call["rpc_layer"].as_str().map(str::to_owned).or_else(|| protocol(case));
-        parts.insert(format!("master_{place}"), plain(url(layer.as_deref(), address)));
+        let layer = call["rpc_layer"].as_str().or_else(|| protocol(told));
+        parts.insert(format!("master_{place}"), plain(url(layer, address)));
     }
     Value::Dict(parts)
 }
@@ -182,10 +195,9 @@ fn master_calls(case: &Case) -> impl Iterator<Item = (usize, &Json)> {
     case.args.get("master_calls").and_then(Json::as_array).into_iter().flatten().enumerate()
 }
 
-fn protocol(case: &Case) -> Option<String> {
-    let told = &case.args["resolver"];
-    let all = [told].into_iter().chain(members(told).first());
-    all.filter_map(|told| told["kwargs"]["rpc_layer"].as_str()).next().map(str::to_owned)
+/// Returns the protocol of a resolver. For a union, that of the first resolver that has one.
+fn protocol(told: &Json) -> Option<&str> {
+    told["kwargs"]["rpc_layer"].as_str().or_else(|| members(told).iter().find_map(protocol))
 }
 
 fn url(layer: Option<&str>, address: &str) -> String {
@@ -199,7 +211,7 @@ fn cluster(case: &Case, told: &Json) -> Option<Cluster> {
         "simple" => told["cluster"].clone(),
         "tfconfig" if text(case).is_none_or(str::is_empty) => json!({}),
         "tfconfig" => config(case)?.get("cluster").cloned().unwrap_or_else(|| json!({})),
-        "union" => return merged(case),
+        "union" => return merged(case, told),
         _ => return None,
     };
     let tasks = |tasks: &Json| -> Option<Tasks> {
@@ -217,9 +229,8 @@ fn cluster(case: &Case, told: &Json) -> Option<Cluster> {
 
 /// Returns the jobs of all resolvers of a union. If the indices of a job have no gaps, its tasks
 /// follow one another; otherwise tasks keep their indices. `None` if a task occurs twice.
-fn merged(case: &Case) -> Option<Cluster> {
-    let all: Vec<Cluster> =
-        members(&case.args["resolver"]).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;
+fn merged(case: &Case, told: &Json) -> Option<Cluster> {
+    let all: Vec<Cluster> = members(told).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;
     let mut cluster = Cluster::new();
     for (job, _) in all.iter().flatten() {
         if find(&cluster, job).is_some() {
@@ -264,7 +275,7 @@ fn task(case: &Case, told: &Json) -> Option<(String, usize)> {
     own_task(case, told).or_else(|| {
         let all: Vec<Cluster> = members(told).iter().map(|member| cluster(case, member)).collect::<Option<_>>()?;
         let (owner, (job, index)) =
-            members(told).iter().enumerate().find_map(|(owner, member)| Some((owner, own_task(case, member)?)))?;
+            members(told).iter().enumerate().find_map(|(owner, member)| Some((owner, task(case, member)?)))?;
         let index = index + shift(&all, owner, &job);
         Some((job, index))
     })

@@ -364,9 +364,9 @@ pub(crate) const DECISIONS: &[Decision] = &[
     },
     Decision {
         ids: &["cluster_resolvers/"],
-        when: clusters::empty_protocol,
+        when: clusters::protocol_not_of_the_first,
         ours: Ours::Instead(clusters::of_union),
-        why: "what is given counts, though it be empty",
+        why: "what is given counts, though it be empty, or given to a later resolver; TensorFlow asks the first alone",
     },
     Decision {
         ids: &["cluster_resolvers/"],

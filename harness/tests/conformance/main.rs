@@ -20,6 +20,7 @@ mod variables;
 
 use case::{Answer, Case};
 use decisions::{DECISIONS, NOT_JUDGED};
+use serde_json::{Value as Json, json};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -144,6 +145,61 @@ fn further_cases_are_judged() {
     for case in Case::all(mean, &mut vec![0; NOT_JUDGED.len()]) {
         assert!(matches!(judge(&case), Verdict::Differs(_)));
     }
+}
+
+/// A union may be one of the resolvers of another. TensorFlow's answers are taken from its source.
+#[test]
+fn unions_within_unions_are_judged() {
+    let simple =
+        |worker: &str, kwargs: Json| json!({"kind": "simple", "cluster": {"worker": [worker]}, "kwargs": kwargs});
+    let union = |of: [Json; 2], kwargs: Json| json!({"kind": "union", "of": of, "kwargs": kwargs});
+    let pair = |kwargs: Json| union([simple("a:1", json!({})), simple("b:1", kwargs)], json!({}));
+    let verdict = |resolver: Json, workers: Json, task: Json, layer: Json, master: Json, of_task: &str| {
+        let cluster = json!({"json": {"jobs": ["worker"], "as_dict": {"worker": workers}}});
+        let expected = json!({
+            "cluster_spec": cluster, "task_type": {"json": task[0]}, "task_id": {"json": task[1]},
+            "rpc_layer": {"json": layer}, "num_accelerators": {"json": {}}, "master": {"json": master},
+            "master_0": {"json": of_task},
+        });
+        let case = json!({
+            "id": "cluster_resolvers/own/1", "api": "cluster_resolver", "num_replicas": 1, "inputs": [],
+            "args": {"env": {}, "resolver": resolver, "master_calls": [{"task_type": "worker", "task_id": 2}]},
+            "expect": {"ok": {"dict": expected}}, "compare": "exact",
+        });
+        let text = json!({ "cases": [case] }).to_string();
+        judge(&Case::all(&text, &mut vec![0; NOT_JUDGED.len()])[0])
+    };
+    let (none, task) = (json!([null, null]), json!({"task_type": "worker", "task_id": 0}));
+    let row = |verdict: Verdict| match verdict {
+        Verdict::Passed => None,
+        Verdict::Differs(row) => Some(DECISIONS[row].why),
+        Verdict::Failed(problem) => panic!("{problem}"),
+    };
+    let has = |why: Option<&str>, words: &str| assert!(why.is_some_and(|why| why.contains(words)), "{why:?}");
+    // The tasks of the inner union are those of one resolver.
+    let outer = union([pair(json!({})), simple("c:1", json!({}))], json!({}));
+    assert_eq!(row(verdict(outer, json!(["a:1", "b:1", "c:1"]), none.clone(), json!(null), json!(""), "c:1")), None);
+    let workers = json!(["c:1", "a:1", "b:1"]);
+    // The first resolver has no task, and its union's is one of a later resolver: worker 2.
+    let outer = union([simple("c:1", json!({})), pair(task.clone())], json!({}));
+    has(
+        row(verdict(outer, workers.clone(), none.clone(), json!(null), json!(""), "b:1")),
+        "the first resolver that has one",
+    );
+    // The same for the protocol.
+    let outer = union([simple("c:1", json!({})), pair(json!({"rpc_layer": "grpc"}))], json!({}));
+    has(row(verdict(outer, workers.clone(), none.clone(), json!(null), json!(""), "b:1")), "begin with its protocol");
+    // The index of a task is one of its own resolver.
+    let wrong = json!({"task_type": "worker", "task_id": 1});
+    let outer = union([simple("c:1", task), pair(wrong)], json!({}));
+    has(
+        row(verdict(outer, workers, json!(["worker", 0]), json!(null), json!(""), "b:1")),
+        "a task is one of its cluster",
+    );
+    // Two unions have the same address.
+    let outer = union([pair(json!({})), pair(json!({}))], json!({}));
+    let twice = json!(["a:1", "b:1", "a:1", "b:1"]);
+    has(row(verdict(outer, twice, none, json!(null), json!(""), "a:1")), "two tasks cannot listen");
 }
 
 fn judge(case: &Case) -> Verdict {
