@@ -93,17 +93,19 @@ impl Communicator {
 
     /// Returns room for so many bytes, a number that other ranks tell. If the system has not as
     /// many left, tells the other ranks.
+    ///
+    /// The number may be false. So nothing is written here: the system makes each page when data
+    /// arrive for it.
     fn room_for(&mut self, kind: Kind, bytes: u64) -> Result<Vec<u8>> {
-        let mut room = Vec::new();
         let fits = available::bytes().is_none_or(|available| bytes <= available);
-        let count = usize::try_from(bytes).ok().filter(|&count| fits && room.try_reserve_exact(count).is_ok());
+        let is_left = |count: usize| fits && Vec::<u8>::new().try_reserve_exact(count).is_ok();
+        let count = usize::try_from(bytes).ok().filter(|&count| is_left(count));
         let Some(count) = count else {
             let what = format!("allocate {bytes} bytes for data of other replicas");
             let error = Error::System { what, source: io::ErrorKind::OutOfMemory.into() };
             let _ = self.refuse(kind, &error);
             return Err(error);
         };
-        room.resize(count, 0);
-        Ok(room)
+        Ok(vec![0; count])
     }
 }
