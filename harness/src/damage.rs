@@ -21,7 +21,7 @@ use std::{
 pub fn trace(bytes: &[u8]) -> Verdict {
     type Group = (Memory, Vec<Rank>);
     static GROUP: LazyLock<Mutex<Group>> = LazyLock::new(|| {
-        let make = || Memory::of(|| subjects::in_processes(3, true));
+        let make = || Memory::of(|| subjects::in_processes(3, true, subjects::SMALL));
         let (mut memory, communicators) = make().expect("a group of processes");
         let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
         scribbled::warm(&mut ranks);
@@ -59,7 +59,7 @@ pub fn living(bytes: &[u8]) -> Verdict {
     let meanwhile = Lie::some(&mut source);
     let script = Script { implementation: consonance::Implementation::Auto, ..Script::read_for(&mut source, size) };
     let case = format!("{before:?}, then {meanwhile:?}, in {script:?}");
-    let (mut memory, communicators) = Memory::of(|| subjects::in_processes(size, true))?;
+    let (mut memory, communicators) = Memory::of(|| subjects::in_processes(size, true, subjects::SMALL))?;
     let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
     scribbled::warm(&mut ranks);
     memory.look()?;

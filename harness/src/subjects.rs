@@ -192,23 +192,23 @@ fn split(whole: Vec<Communicator>) -> Vec<Rank> {
 
 #[cfg(target_os = "linux")]
 fn processes(size: usize) -> Vec<Rank> {
-    in_processes(size, true).into_iter().map(Rank::new).collect()
+    in_processes(size, true, [LARGE, SMALL][size % 2]).into_iter().map(Rank::new).collect()
 }
 
 #[cfg(target_os = "linux")]
 fn processes_apart(size: usize) -> Vec<Rank> {
-    in_processes(size, false).into_iter().map(Rank::new).collect()
+    in_processes(size, false, [SMALL, LARGE][size % 2]).into_iter().map(Rank::new).collect()
 }
 
 #[cfg(target_os = "linux")]
 fn processes_split(size: usize) -> Vec<Rank> {
-    split(in_processes(size + 1, true))
+    split(in_processes(size + 1, true, SMALL))
 }
 
 /// Returns the ranks of processes that threads simulate. Each process has its own connections and
 /// its own mapping of the shared memory.
 #[cfg(target_os = "linux")]
-pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicator> {
+pub(crate) fn in_processes(size: usize, reads_directly: bool, staging_bytes: usize) -> Vec<Communicator> {
     /// More than two processes, some of which have several ranks.
     const PROCESSES: usize = 3;
 
@@ -217,7 +217,7 @@ pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicato
     let join = |index: usize| {
         let replicas = (index + 1) * size / count - index * size / count;
         let group = ProcessGroup::builder(task(cluster, index)).replicas(replicas);
-        let group = group.staging_bytes(STAGING_BYTES).reads_directly(reads_directly);
+        let group = group.staging_bytes(staging_bytes).reads_directly(reads_directly);
         group.on_wait(|_| {}).join().map(|mut group| group.communicators())
     };
     thread::scope(|scope| {
@@ -227,9 +227,14 @@ pub(crate) fn in_processes(size: usize, reads_directly: bool) -> Vec<Communicato
     })
 }
 
-/// The minimum, so that data pass through staging in several parts.
+/// The bytes of staging with which the sizes at which protocols change are the usual ones.
 #[cfg(target_os = "linux")]
-const STAGING_BYTES: usize = 256 << 10;
+const LARGE: usize = 256 << 10;
+
+/// The fewest bytes of staging: the few elements of a random call pass through it in several
+/// windows.
+#[cfg(target_os = "linux")]
+pub(crate) const SMALL: usize = 2 << 10;
 
 /// Returns a cluster of `workers` workers at addresses that no other group of this host uses at the
 /// same time.
@@ -293,7 +298,7 @@ fn workers_on_threads(workers: &[usize], options: CommunicationOptions) -> Vec<S
 #[cfg(target_os = "linux")]
 fn workers_on_processes(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
     meet(workers.to_vec(), |builder, replicas| {
-        let meeting = |group: ProcessGroupBuilder| Ok(group.staging_bytes(STAGING_BYTES).on_wait(|_| {}));
+        let meeting = |group: ProcessGroupBuilder| Ok(group.staging_bytes(SMALL).on_wait(|_| {}));
         builder.options(options).replicas(replicas).meeting(meeting).build()
     })
 }

@@ -73,7 +73,7 @@ struct Options {
     /// Size limit of the buckets in which gradients travel; 0 for one bucket
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     bytes_per_pack: usize,
-    /// Memory that each replica shares with other processes; a multiple of 256 KiB
+    /// Memory that each replica shares with other processes; a multiple of 2 KiB
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = positive)]
     staging_bytes: usize,
     /// Whether a thread reduces the gradients of a layer while the replica computes those of the

@@ -18,7 +18,7 @@ use crate::{
     shm::{
         Segment,
         call_log::Outcome,
-        records::{CallDescriptor, Generation, PAYLOAD_BYTES},
+        records::{CallDescriptor, FIRST_BYTES, Generation, PAYLOAD_BYTES},
     },
     tuning::Tuning,
 };
@@ -197,6 +197,12 @@ impl Endpoint {
         let slot_bytes = self.staging.as_ref().map(|_| self.slot_bytes());
         let reads = self.staging.as_ref().is_some_and(Staging::reads);
         Topology { ranks: self.world.size(), slot_bytes, reads, tuning: self.tuning }
+    }
+
+    /// Returns [`Topology::rides_to_all`]. The fewest bytes need no topology.
+    #[inline]
+    pub fn rides_to_all(&self, bytes: usize) -> bool {
+        bytes <= FIRST_BYTES || self.topology().rides_to_all(bytes)
     }
 
     /// Returns the knobs of the group. Its knobs of processes are those of the time when the group

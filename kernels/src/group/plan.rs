@@ -229,15 +229,6 @@ impl Path {
     }
 }
 
-/// Whether payloads of `bytes` bytes of each of `ranks` ranks are inline in the descriptors, if
-/// every rank reads all of them, in a group with these knobs.
-///
-/// Inline payloads take less time than any other protocol up to these sizes (measured: PERF.md).
-#[inline]
-pub fn rides(tuning: &Tuning, ranks: usize, bytes: usize) -> bool {
-    bytes <= FIRST_BYTES || (bytes <= PAYLOAD_BYTES && ranks * bytes <= tuning.payloads_bytes)
-}
-
 /// Returns how many bytes of each of `buffers` buffers are read out of other processes before they
 /// are folded. Without such buffers a chunk is folded at a time.
 pub(crate) fn piece_bytes(buffers: usize) -> usize {
@@ -296,13 +287,13 @@ impl Topology {
             tuning::current().awaited_bytes,
             MESSAGE_DATA_BYTES,
             MESSAGE_BYTES.saturating_sub(size_of::<u64>() * self.ranks),
-            PAYLOAD_BYTES,
+            self.payload_bytes(),
             PAYLOAD_BYTES.saturating_sub(2 * size_of::<u64>() * self.ranks),
-            2 * tuning.some_payload_bytes,
-            2 * tuning.threads_payload_bytes,
+            self.some_payload_bytes(),
+            2 * self.some_payload_bytes(),
             tuning.payloads_bytes / self.ranks,
         ];
-        let of_threads = [tuning.threads_payload_bytes, CHUNK_BYTES];
+        let of_threads = [CHUNK_BYTES];
         let of_processes = |slot_bytes: usize| {
             let whole = tuning.whole_window_bytes;
             let window = tuning.window_bytes;
@@ -310,7 +301,6 @@ impl Topology {
             let one_shot = [tuning.one_shot_bytes, tuning.root_one_shot_bytes];
             let one_shot = one_shot.map(|bytes| (bytes / self.ranks).min(slot_bytes / 4));
             let others = [
-                tuning.some_payload_bytes,
                 tuning.in_place_bytes,
                 tuning.least_window_bytes,
                 4 * tuning.least_window_bytes,
@@ -364,7 +354,7 @@ impl Topology {
     /// data has `bytes` bytes, as all ranks know.
     #[inline]
     pub fn gathering(&self, bytes: usize) -> Step {
-        match rides(self.tuning, self.ranks, bytes) || self.rides_to_some(bytes) {
+        match self.rides_to_all(bytes) || self.rides_to_some(bytes) {
             true => Step::Exchange,
             false => Step::Published(Chunking::whole(bytes)),
         }
@@ -374,14 +364,22 @@ impl Topology {
     #[inline]
     pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
         let rides = match targets {
-            Targets::All => rides(self.tuning, self.ranks, bytes),
+            Targets::All => self.rides_to_all(bytes),
             Targets::Own | Targets::Root(_) => self.rides_to_some(bytes),
         };
         if rides { Step::Exchange } else { Step::divided(reducer, targets) }
     }
 
-    /// Whether payloads of `bytes` bytes of each rank are inline in the descriptors, if not every
-    /// rank reads all of them.
+    /// Whether payloads of `bytes` bytes of each rank are inline in the descriptors, if every rank
+    /// reads all of them.
+    ///
+    /// Inline payloads take less time than any other protocol up to these sizes (measured: PERF.md).
+    #[inline]
+    pub fn rides_to_all(&self, bytes: usize) -> bool {
+        bytes <= FIRST_BYTES || (bytes <= self.payload_bytes() && self.ranks * bytes <= self.tuning.payloads_bytes)
+    }
+
+    /// The same, if not every rank reads all of them.
     #[inline]
     fn rides_to_some(&self, bytes: usize) -> bool {
         bytes <= self.some_payload_bytes()
@@ -390,7 +388,14 @@ impl Topology {
     #[inline]
     fn some_payload_bytes(&self) -> usize {
         let Tuning { some_payload_bytes, threads_payload_bytes, .. } = *self.tuning;
-        if self.slot_bytes.is_some() { some_payload_bytes } else { threads_payload_bytes }
+        if self.slot_bytes.is_some() { some_payload_bytes.min(self.payload_bytes()) } else { threads_payload_bytes }
+    }
+
+    /// Returns the limit on an inline payload. Small slots lower it, so that tests reach every
+    /// protocol with short data.
+    #[inline]
+    fn payload_bytes(&self) -> usize {
+        self.slot_bytes.map_or(PAYLOAD_BYTES, |slot_bytes| (slot_bytes / 4).clamp(FIRST_BYTES, PAYLOAD_BYTES))
     }
 
     /// Whether a rank writes its block of the result over the peer's staged data from which it was

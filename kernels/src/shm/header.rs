@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn each_byte_counts() {
-        let bytes = header().to_bytes();
+        let (bytes, own) = (header().to_bytes(), Shape::new(2, Shape::STAGING_BYTES).unwrap());
         header().check(&bytes).unwrap();
         for at in 0..HEADER_BYTES {
             for bit in 0..8 {
@@ -153,7 +153,9 @@ mod tests {
                 other[at] ^= 1 << bit;
                 header().check(&other).unwrap_err();
                 if !GROUP.contains(&at) && !TUNING.contains(&at) {
-                    Header::read(&other).unwrap_err();
+                    // A little more staging may fit in a segment of the same size.
+                    let read = Header::read(&other);
+                    assert!(read.is_err() || read.is_ok_and(|(_, shape)| shape != own), "byte {at}");
                 }
             }
         }

@@ -39,8 +39,9 @@ const GROUPS: usize = 1 + SPLITS;
 /// of addresses.
 const RANKS_MAX: usize = 1024;
 
-/// The staging of a rank is a multiple of these bytes: up to four chunks of 64 KiB, used in turn.
-const STAGING_UNIT: usize = 4 * (64 << 10);
+/// The staging of a rank is a multiple of these bytes: each of its four slots has whole pairs of
+/// cache lines, in a pair of ranks, too.
+const STAGING_UNIT: usize = PAIR_SHARE * 4 * 128;
 
 /// Limit on the ranks of a segment in which the staging of a rank in a pair is as large as in a
 /// group. The pairs of 8 ranks take 1 GiB of addresses, and their number grows as the square of the
@@ -130,8 +131,8 @@ impl Shape {
     /// staging in each group, and a quarter of that in each pair.
     ///
     /// # Errors
-    /// If `ranks` is not 1 to 1024, if `staging_bytes` is not a multiple of 256 KiB above 0, or if
-    /// the segment does not fit in the address space.
+    /// If `ranks` is not 1 to 1024, if `staging_bytes` is not a multiple of 2 KiB above 0, or if the
+    /// segment does not fit in the address space.
     pub fn new(ranks: usize, staging_bytes: usize) -> Result<Shape, SegmentError> {
         let shape = Shape { ranks, staging_bytes };
         let wrong = |what, expected: &str, found: usize| SegmentError::Shape {
@@ -143,7 +144,7 @@ impl Shape {
             return Err(wrong("number of ranks", "1 to 1024", ranks));
         }
         if staging_bytes == 0 || !staging_bytes.is_multiple_of(STAGING_UNIT) {
-            return Err(wrong("bytes of staging", "a multiple of 262144, above 0", staging_bytes));
+            return Err(wrong("bytes of staging", "a multiple of 2048, above 0", staging_bytes));
         }
         match Layout::checked(shape) {
             Some(_) => Ok(shape),
@@ -176,8 +177,10 @@ impl Layout {
         let splits = lives + (ranks * size_of::<Life>()).next_multiple_of(PAGE);
         let pairs = splits + SPLITS * lines_bytes(ranks);
         let staging = pairs + pairs_count * PAIR_BYTES;
-        let pairs_staging = (GROUPS * ranks).checked_mul(staging_bytes)?.checked_add(staging)?;
-        let end = (2 * pairs_count).checked_mul(pair_bytes(ranks, staging_bytes))?.checked_add(pairs_staging)?;
+        let apart = staging_bytes.checked_next_multiple_of(PAGE)?;
+        let pairs_staging = (GROUPS * ranks).checked_mul(apart)?.checked_add(staging)?;
+        let apart = pair_bytes(ranks, staging_bytes).checked_next_multiple_of(PAGE)?;
+        let end = (2 * pairs_count).checked_mul(apart)?.checked_add(pairs_staging)?;
         let rings_ends = end;
         let rings = (GROUPS * ranks * ends_bytes(ranks)).checked_add(rings_ends)?;
         let end = (GROUPS * ranks * ranks * RING_BYTES).checked_add(rings)?;
@@ -288,8 +291,12 @@ impl Layout {
         }
     }
 
-    /// Returns the staging of a rank, in the numbering of the area's records. The ranges of one
-    /// area are contiguous.
+    /// Returns the bytes from the start of a rank's staging in an area to that of the next rank.
+    pub(super) fn staging_apart(&self, area: Area) -> usize {
+        self.staging_bytes(area).next_multiple_of(PAGE)
+    }
+
+    /// Returns the staging of a rank, in the numbering of the area's records. It begins at a page.
     ///
     /// # Panics
     /// If there is no such area, or it has no such rank.
@@ -300,9 +307,8 @@ impl Layout {
             Area::Pair { group, lower, higher } => (self.pairs_staging, 2 * self.pair(group, lower, higher), 2),
         };
         assert!(rank < ranks, "rank {rank} of {ranks}");
-        let bytes = self.staging_bytes(area);
-        let start = start + (row + rank) * bytes;
-        start..start + bytes
+        let start = start + (row + rank) * self.staging_apart(area);
+        start..start + self.staging_bytes(area)
     }
 
     /// Returns the ends of the rings that `to` reads, in the order of their writers.
@@ -449,7 +455,7 @@ const _: () = assert!(
 );
 const _: () = assert!(RING_BYTES.is_multiple_of(PAGE) && PAGE.is_multiple_of(align_of::<Cell>()));
 const _: () = assert!(PAGE.is_multiple_of(size_of::<Life>()));
-const _: () = assert!(PAGE.is_multiple_of(align_of::<CallLog>()) && STAGING_UNIT.is_multiple_of(PAIR_SHARE * PAGE));
+const _: () = assert!(PAGE.is_multiple_of(align_of::<CallLog>()));
 
 #[cfg(test)]
 mod tests;

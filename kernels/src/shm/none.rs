@@ -104,6 +104,10 @@ impl Segment {
         match *self {}
     }
 
+    pub(crate) fn staging_apart(&self, _: Area) -> usize {
+        match *self {}
+    }
+
     pub(crate) fn reserve_staging(&self, _: Area, _: usize, _: Range<usize>) -> io::Result<()> {
         match *self {}
     }

@@ -281,9 +281,14 @@ impl Segment {
         self.layout.staging_bytes(area)
     }
 
+    /// Returns the bytes from the start of one rank's staging in this area to that of the next.
+    pub(crate) fn staging_apart(&self, area: Area) -> usize {
+        self.layout.staging_apart(area)
+    }
+
     /// Returns the start of a rank's staging, which begins at a page and has
-    /// [`staging_bytes`](Segment::staging_bytes) bytes. `rank` is in the numbering of the area. The
-    /// staging of the next rank follows.
+    /// [`staging_bytes`](Segment::staging_bytes) bytes. `rank` is in the numbering of the area. That
+    /// of the next rank begins [`staging_apart`](Segment::staging_apart) bytes later.
     ///
     /// The caller may touch these bytes once they are reserved, until the segment is dropped, and
     /// not in a fork.

@@ -29,7 +29,7 @@ use std::{
 
 const ID: GroupId = GroupId::from_bytes([7; 16]);
 
-/// The smallest staging.
+/// A small staging.
 const STAGING: usize = 256 << 10;
 
 fn shape(ranks: usize) -> Shape {

@@ -245,7 +245,7 @@ impl ProcessGroupBuilder {
         Ok(self)
     }
 
-    /// Sets the limit on a rank's staging memory in each group, in bytes: a multiple of 256 KiB.
+    /// Sets the limit on a rank's staging memory in each group, in bytes: a multiple of 2 KiB.
     /// The default is 1 MiB. Larger data passes through it in windows. The memory is allocated when
     /// it is needed.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {

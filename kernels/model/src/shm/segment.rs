@@ -179,6 +179,10 @@ impl Segment {
         self.shape.staging_bytes
     }
 
+    pub(crate) fn staging_apart(&self, area: Area) -> usize {
+        self.staging_bytes(area)
+    }
+
     pub(crate) fn staging(&self, area: Area, rank: usize) -> NonNull<u8> {
         NonNull::from(&self.memory(area).staging[rank * self.shape.staging_bytes..]).cast()
     }

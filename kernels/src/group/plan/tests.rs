@@ -29,8 +29,9 @@ fn the_way_changes_with_the_size() {
     assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
     assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
     let half = T.payloads_bytes / 2;
-    assert!(rides(&T, 2, half) && !rides(&T, 2, half + 1) && !rides(&T, 1, PAYLOAD_BYTES + 1));
-    assert!(rides(&T, 1000, FIRST_BYTES) && !rides(&T, 1000, PAYLOAD_BYTES));
+    let rides = |ranks, bytes| Topology { ranks, ..topology }.rides_to_all(bytes);
+    assert!(rides(2, half) && !rides(2, half + 1) && !rides(1, PAYLOAD_BYTES + 1));
+    assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));
     let reading = Topology { reads: true, ..topology };
     let [even, odd] = [T.read_bytes, T.read_bytes + 4];
     assert_eq!(reading.protocol(Step::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
@@ -51,6 +52,25 @@ fn the_way_changes_with_the_size() {
         assert!(topology.rides_before(4, 2 * most) && !topology.rides_before(4, 2 * most + 1));
         assert!(topology.rides_before(words(most), most) && !topology.rides_before(words(most) + 1, most));
     }
+}
+
+/// Random calls have few elements: small slots let them pass through staging in several windows.
+#[test]
+fn few_bytes_take_several_windows_of_small_slots() {
+    let topology = Topology { ranks: 2, slot_bytes: Some(512), reads: true, tuning: &T };
+    let sum = Step::Divided { targets: Targets::All, input_size: 4, output_size: 4 };
+    assert_eq!(topology.protocol(sum, 1100, false), Protocol::TwoShot(Windows { count: 3, blocks: 1, stride: 512 }));
+    assert!(topology.rides_to_all(128) && !topology.rides_to_all(129));
+    let windows = Windows { count: 3, blocks: 1, stride: 512 };
+    for step in [topology.gathering(1100), topology.moving(1100, Chunking::one_way(1100, 1))] {
+        assert_eq!(topology.protocol(step, 1100, false), Protocol::Staged(windows), "{step:?}");
+    }
+    let blocks = Step::Published(Chunking::blocks(2, 1100));
+    assert_eq!(topology.protocol(blocks, 1100, false), Protocol::ProcessRead);
+    assert_eq!(topology.windows(blocks, 1100), Windows { count: 3, blocks: 2, stride: 256 });
+    // The payloads of usual slots have their usual limits.
+    let usual = Topology { slot_bytes: Some(64 << 10), ..topology };
+    assert!(usual.rides_to_all(T.payloads_bytes / 2));
 }
 
 /// The first window is staged before the sizes are known, and the others are of one size. All ranks

@@ -147,7 +147,7 @@ impl Endpoint {
         let slot_bytes = self.slot_bytes();
         let start = of.slot(window) * slot_bytes + of.start(window, slot_bytes.min(self.tuning.moving_bytes));
         let first = segment.staging(area, 0).as_ptr().wrapping_add(start);
-        Slots { first, apart: segment.staging_bytes(area), swapped: (of == Use::SwappedData).then_some(window) }
+        Slots { first, apart: segment.staging_apart(area), swapped: (of == Use::SwappedData).then_some(window) }
     }
 
     /// Returns this rank's slot for this use, in the window `ahead` windows after this one, with

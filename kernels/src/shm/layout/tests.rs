@@ -24,8 +24,10 @@ fn a_changed_code_changes_the_hash() {
 
 #[test]
 fn every_part_has_its_place_and_no_page_is_left_but_before_the_heaps() {
-    for ranks in [1, 2, 3, 5, 8, 20] {
-        let layout = Layout::new(Shape::new(ranks, STAGING_UNIT).unwrap());
+    for (ranks, staging) in
+        [1, 2, 3, 5, 8, 20].into_iter().flat_map(|ranks| [(ranks, STAGING_UNIT), (ranks, 32 * PAGE)])
+    {
+        let layout = Layout::new(Shape::new(ranks, staging).unwrap());
         let areas = areas(ranks);
         let mut pages = vec![0..LINES, layout.call_logs(), layout.lives..layout.splits];
         pages.extend(areas.iter().map(|&(area, _)| layout.pages(area)));
@@ -38,8 +40,8 @@ fn every_part_has_its_place_and_no_page_is_left_but_before_the_heaps() {
         pages.push(layout.heaps());
         pages.sort_by_key(|part| part.start);
         for pair in pages.windows(2) {
-            let end = if pair[1] == layout.heaps() { pair[0].end.next_multiple_of(HUGE_PAGE) } else { pair[0].end };
-            assert_eq!(end, pair[1].start, "{ranks} ranks");
+            let unit = if pair[1] == layout.heaps() { HUGE_PAGE } else { PAGE };
+            assert_eq!(pair[0].end.next_multiple_of(unit), pair[1].start, "{ranks} ranks, {staging} bytes");
         }
         assert!((0..ranks).all(|rank| layout.heap(rank).start.is_multiple_of(HUGE_PAGE)));
         assert!(pages.iter().all(|part| part.start % PAGE == 0));
@@ -82,8 +84,8 @@ fn shapes_without_a_place_are_refused() {
     for ranks in [0, 1025] {
         assert_eq!(refused(ranks, 1 << 20), ("number of ranks", "1 to 1024".to_owned(), ranks));
     }
-    for bytes in [0, 1, STAGING_UNIT - 1, STAGING_UNIT + PAGE] {
-        let expected = "a multiple of 262144, above 0".to_owned();
+    for bytes in [0, 1, STAGING_UNIT - 1, STAGING_UNIT + PAGE / 4] {
+        let expected = "a multiple of 2048, above 0".to_owned();
         assert_eq!(refused(2, bytes), ("bytes of staging", expected, bytes));
     }
     let most = usize::MAX / STAGING_UNIT * STAGING_UNIT;

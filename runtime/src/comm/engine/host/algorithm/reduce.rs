@@ -7,7 +7,7 @@ use consonance_kernels::{
     cpu::reduce::Reducer,
     group::{
         Endpoint, Fault,
-        plan::{self, Chunking, Step, Targets},
+        plan::{Chunking, Step, Targets},
     },
     memory::{HostBuf, HostBufMut},
 };
@@ -34,7 +34,7 @@ pub(super) fn all_reduce(
     implementation: Implementation,
 ) -> Result<(), Fault> {
     let (dtype, bytes) = send.map_or((recv.dtype(), recv.bytes()), |send| (send.dtype(), send.bytes()));
-    if implementation == Implementation::Auto && plan::rides(endpoint.tuning(), endpoint.world().size(), bytes) {
+    if implementation == Implementation::Auto && endpoint.rides_to_all(bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
         let (reducer, mut payloads) =
             endpoint.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
