@@ -45,6 +45,45 @@ def test_the_stubs_have_what_the_module_has():
     assert done.returncode == 0, done.stdout
 
 
+TYPED = """
+import consonance as cs
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+Array = NDArray[np.float64]
+
+def rank(comm: cs.Communicator) -> int:
+    return comm.rank
+
+def program(comm: cs.Communicator, data: Array, request: cs.Request) -> None:
+    assert_type(cs.run(2, rank), list[int])
+    assert_type(comm.all_reduce(data), Array)
+    assert_type(comm.all_reduce([data, data]), list[Array])
+    assert_type(comm.all_reduce(data, async_op=True), cs.Request)
+    assert_type(comm.all_reduce_coalesced([data]), list[Array])
+    assert_type(comm.reduce(data), Array | None)
+    assert_type(comm.reduce_scatter([data, data]), Array)
+    assert_type(comm.broadcast(data), Array)
+    assert_type(comm.all_gather(data), Array)
+    assert_type(comm.all_gather(data, out=[data, data]), list[Array])
+    assert_type(comm.gather(data, out=data), Array | None)
+    assert_type(comm.scatter(None, out=data), Array)
+    assert_type(comm.all_to_all(data, out=data), Array)
+    assert_type(comm.recv(data), int)
+"""
+
+
+def test_the_results_of_calls_have_types(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    for text, status in ((TYPED, 0), (TYPED.replace("reduce(data)", "reduce(data, 'avg')"), 1)):
+        program.write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", program]
+        done = subprocess.run(command, capture_output=True, timeout=300, text=True)
+        assert done.returncode == status, done.stdout
+
+
 def test_the_header_declares_what_the_library_has():
     header = (Path(cs.get_include()) / "consonance.h").read_text()
     functions = set(re.findall(r"\b(cons_[a-z0-9_]+)\(", header))
