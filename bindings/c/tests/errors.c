@@ -113,6 +113,7 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_comm_init(&other, &id, 2, 0, &config) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, &id, 2, 2, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, &id, -1, 0, NULL) == CONS_ERR_ARGUMENT);
+    CHECK(cons_comm_init(&other, &id, 1 << 30, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, NULL, 2, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(NULL, &id, 2, 0, NULL) == CONS_ERR_ARGUMENT);
     config = sized_config(0, 50);
