@@ -46,21 +46,22 @@ impl Outcome {
         let py = data.py();
         // What is no array is refused as data.
         let of = Array::of(data, "data")?.of_type();
-        let shape = PyTuple::new(py, shape(data.getattr(intern!(py, "shape"))?.extract()?)?)?;
+        let shape =
+            || -> Result<_, Bad> { Ok(PyTuple::new(py, shape(data.getattr(intern!(py, "shape"))?.extract()?)?)?) };
         let numpy = || py.import(intern!(py, "numpy"));
         if data.cast::<PyUntypedArray>().is_ok() {
             let dtype = data.getattr(intern!(py, "dtype"))?;
-            return Ok(Outcome::Written(numpy()?.call_method1(intern!(py, "empty"), (shape, dtype))?.unbind()));
+            return Ok(Outcome::Written(numpy()?.call_method1(intern!(py, "empty"), (shape()?, dtype))?.unbind()));
         }
         if let Ok(empty) = data.getattr(intern!(py, "new_empty")) {
-            return Ok(Outcome::Written(empty.call1((shape,))?.unbind()));
+            return Ok(Outcome::Written(empty.call1((shape()?,))?.unbind()));
         }
         let Some(package) = package_of(data) else {
             let found = format!("None, with data of {}", data.get_type().name()?);
             return Err(Bad::value("out", "an array: no new one of this kind can be made", found));
         };
         let dtype = types::in_numpy(py, of)?;
-        let memory = numpy()?.call_method1(intern!(py, "empty"), (shape, dtype))?.unbind();
+        let memory = numpy()?.call_method1(intern!(py, "empty"), (shape()?, dtype))?.unbind();
         Ok(Outcome::Becomes { memory, package: package.unbind(), of })
     }
 
