@@ -175,17 +175,17 @@ impl fmt::Display for MeetingError {
         let process = |pid: &Option<u32>| pid.map_or("process unknown".to_owned(), |pid| format!("process {pid}"));
         match self {
             MeetingError::Missing { waited, missing, elsewhere } => {
-                write!(f, "waited {waited:?}; missing: {}; {OTHER_JOB}", list(missing))?;
+                write!(f, "waited {}; missing: {}; {OTHER_JOB}", seconds(*waited), list(missing))?;
                 match elsewhere.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ").as_str() {
                     "" => Ok(()),
                     processes => write!(f, ": perhaps process {processes}"),
                 }
             }
             MeetingError::Alive { waited, absent } => {
-                write!(f, "waited {waited:?}; alive, but did not come: {}", list(absent))
+                write!(f, "waited {}; alive, but did not come: {}", seconds(*waited), list(absent))
             }
             MeetingError::Without { waited, others } => {
-                write!(f, "waited {waited:?}; the others go on without this process: {}", list(others))
+                write!(f, "waited {}; the others go on without this process: {}", seconds(*waited), list(others))
             }
             MeetingError::Taken { name, pid } => write!(f, "{name} is running already ({})", process(pid)),
             MeetingError::OtherUser { name, pid, uid } => {
@@ -210,6 +210,14 @@ impl fmt::Display for MeetingError {
     }
 }
 
+/// Writes a time that was measured: `300 s`, or `0.25 s`.
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{:.2} s", time.as_secs_f64()),
+        seconds => format!("{seconds} s"),
+    }
+}
+
 impl error::Error for MeetingError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
@@ -230,7 +238,7 @@ mod tests {
     #[test]
     fn errors_name_the_processes() {
         let absent = |task: usize, pid, state| Absent { task, name: format!("worker {task} (h:{task})"), pid, state };
-        let waited = Duration::from_secs(30);
+        let waited = Duration::from_nanos(30_006_556_775);
         let (name, pid) = ("worker 1 (h:1)".to_owned(), Some(4242));
         let all = vec![
             absent(0, None, ProcessState::Gone),
@@ -244,21 +252,21 @@ mod tests {
         for (error, text) in [
             (
                 MeetingError::Missing { waited, missing: all.clone(), elsewhere: Vec::new() },
-                format!("waited 30s; missing: {list}; {OTHER_JOB}"),
+                format!("waited 30 s; missing: {list}; {OTHER_JOB}"),
             ),
             (
                 MeetingError::Missing { waited, missing: all[..1].to_vec(), elsewhere: vec![77, 78] },
-                "waited 30s; missing: worker 0 (h:0); one that runs but is not found is on another host, or has another \
+                "waited 30 s; missing: worker 0 (h:0); one that runs but is not found is on another host, or has another \
                  cluster (addresses are compared as text), CONSONANCE_JOB or Slurm step: perhaps process 77 or 78"
                     .to_owned(),
             ),
             (
                 MeetingError::Alive { waited, absent: all.clone() },
-                format!("waited 30s; alive, but did not come: {list}"),
+                format!("waited 30 s; alive, but did not come: {list}"),
             ),
             (
                 MeetingError::Without { waited, others: all },
-                format!("waited 30s; the others go on without this process: {list}"),
+                format!("waited 30 s; the others go on without this process: {list}"),
             ),
             (
                 MeetingError::Taken { name: name.clone(), pid },

@@ -46,6 +46,8 @@ pub struct Meeting {
     /// A hint for processes of other jobs, if the system has a descriptor for it.
     _notice: Option<OwnedFd>,
     links: Vec<Option<Arc<Link>>>,
+    /// For each task, the process whose link was lost last.
+    lost: Vec<Option<u32>>,
     /// Connections over which no hello has come, in the order of arrival.
     strangers: Vec<Link>,
     formation: Formation,
@@ -110,6 +112,7 @@ impl Meeting {
             listener,
             _notice: socket::show(&Notice::of(&options, task).name(socket::user())).ok(),
             links: vec![None; tasks],
+            lost: vec![None; tasks],
             strangers: Vec::new(),
             formation: Formation::new(hello),
             searches: SEARCHES,
@@ -263,10 +266,7 @@ impl Meeting {
         let mut is_behind = false;
         for (task, message) in self.formation.messages() {
             let Some(link) = &self.links[task] else { continue };
-            let segment = match message {
-                Message::Propose(_) => self.segment.as_ref().map(AsFd::as_fd),
-                _ => None,
-            };
+            let segment = self.segment.as_ref().filter(|_| matches!(message, Message::Propose(_))).map(AsFd::as_fd);
             match socket::send(&link.socket, &self.bytes(&message), segment) {
                 Ok(true) if matches!(message, Message::Hello(_)) => self.formation.told(task),
                 Ok(true) => {}
@@ -429,7 +429,8 @@ impl Meeting {
     }
 
     fn lose(&mut self, task: usize) {
-        if self.links[task].take().is_some() {
+        if let Some(link) = self.links[task].take() {
+            self.lost[task] = link.pid;
             self.formation.lost(task);
         }
     }
@@ -447,15 +448,14 @@ impl Meeting {
     fn formed(&mut self, group: Group) -> Result<Formed, MeetingError> {
         // All messages that members sent before they joined have arrived by now, and are of no use.
         // A later message means that its sender has left: see `Formation::is_due`.
-        let tasks: Vec<usize> = group.members.iter().map(|member| member.task).collect();
-        for &task in &tasks {
-            self.read(task)?;
+        for member in &group.members {
+            self.read(member.task)?;
         }
         let (mut members, mut links, mut me) = (Vec::new(), Vec::new(), 0);
         for (index, member) in group.members.iter().enumerate() {
             let link = self.links[member.task].as_ref();
             let link = link.filter(|_| self.formation.is_linked_to(member.task, member.nonce));
-            let pid = link.and_then(|link| link.pid);
+            let pid = link.map_or(self.lost[member.task], |link| link.pid);
             if member.task == self.options.task {
                 me = index;
                 members.push(Member { task: member.task, pid: Some(self.owner), replicas: member.replicas });

@@ -183,6 +183,43 @@ fn garbage_is_survived() {
 }
 
 #[test]
+fn a_member_that_is_gone_when_its_group_forms_is_known_by_its_process() {
+    let of_task_0 = options(0, 2, job());
+    let (digest, name) = (of_task_0.digest, super::options::name(&of_task_0, 0));
+    let _listener = socket::listen(&super::options::name(&of_task_0, 1)).unwrap();
+    let mut meeting = Meeting::open(of_task_0).unwrap();
+    let mut member = socket::connect(&name).unwrap();
+    let hello = Hello {
+        nonce: 7,
+        attempt: 1,
+        generation: 0,
+        seen: 0,
+        used: 0,
+        accepted: [0; 16],
+        task: 1,
+        tasks: 2,
+        replicas: 1,
+        alive: TaskSet::default(),
+        linked: TaskSet::first(1),
+    };
+    let say = |member: &OwnedFd, hello| {
+        assert!(socket::send(member, &Message::Hello(hello).write(digest, 1), None).unwrap());
+    };
+    say(member.as_ref().expect("a listener"), hello.clone());
+    let create = |group: &super::message::Group, _: &[u32]| {
+        // It accepts, and is gone before the leader reads that.
+        let member = member.take().expect("the group is made once");
+        say(&member, Hello { accepted: group.id, ..hello.clone() });
+        segment(group)
+    };
+    let formed = meeting.form(Instant::now() + LIMIT, Duration::ZERO, create, |_| ()).unwrap();
+    assert_eq!(formed.members[1].pid, Some(std::process::id()));
+    let (gone, told) = mpsc::channel();
+    let _watch = Watch::start(&formed, None, move |member, how| _ = gone.send((member, how))).unwrap();
+    assert_eq!(told.recv_timeout(LIMIT), Ok((1, Gone::Ended)));
+}
+
+#[test]
 fn a_stranger_of_another_version_ends_no_meeting() {
     let stranger = [b"consmeet".as_slice(), &[9; 100]].concat();
     let form = |meeting: &mut Meeting| {
