@@ -5,7 +5,9 @@ use consonance_cli::bench::case::Collective;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     env, fs,
+    io::{BufRead, BufReader},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
@@ -233,6 +235,50 @@ fn what_a_killed_bench_has_left_is_not_in_the_way_of_another() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let left = fs::read_dir(&directory.0).expect("a directory").count();
     assert_eq!(left, 1, "another one's is left alone");
+}
+
+#[test]
+fn a_bench_removes_what_one_that_was_killed_has_left_long_ago() {
+    let directory = Temporary::directory("stale");
+    // No process has this id. The second is of a bench that may run in another PID namespace.
+    let stale = "cd \"$TMPDIR\"; mkdir consonance-bench-999999999 consonance-bench-999999998 consonance-benches; \
+                 touch -d '2 hours ago' consonance-bench-999999999 consonance-benches; cd - > /dev/null";
+    let output = bench_after(stale, &directory.0);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let left = fs::read_dir(&directory.0).expect("a directory").map(|entry| entry.expect("an entry").file_name());
+    let left: BTreeSet<_> = left.map(|name| name.into_string().expect("UTF-8")).collect();
+    assert_eq!(left, BTreeSet::from(["consonance-bench-999999998".to_owned(), "consonance-benches".to_owned()]));
+}
+
+#[test]
+fn a_bench_whose_output_fails_leaves_no_directory() {
+    let directory = Temporary::directory("unread");
+    for (words, end) in [("all_reduce -b 1K -e 4K --time 1ms", "| head -n 1"), ("barrier --time 1ms", "> /dev/full")] {
+        let script = format!("\"$0\" bench {words} {end}");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &script, env!("CARGO_BIN_EXE_consonance")])
+            .stdin(Stdio::null())
+            .env("TMPDIR", &directory.0);
+        command.output().expect("a shell");
+        assert_eq!(fs::read_dir(&directory.0).expect("a directory").count(), 0, "{end}");
+    }
+}
+
+#[test]
+fn a_bench_that_is_interrupted_draws_what_it_has() {
+    let directory = Temporary::directory("early");
+    let file = directory.0.join("plot.svg");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+    command.args(["bench", "broadcast", "-b", "64", "-e", "64M", "--time", "1ms", "--json", "--plot"]).arg(&file);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command");
+    let mut rows = BufReader::new(child.stdout.take().expect("a pipe"));
+    rows.read_line(&mut String::new()).expect("a row");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    child.wait().expect("its end");
+    let svg = fs::read_to_string(&file).expect("a picture");
+    check_well_formed(&svg);
+    assert!(svg.contains("<circle"), "{svg}");
 }
 
 #[test]

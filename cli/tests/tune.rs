@@ -1,10 +1,12 @@
 //! `consonance tune` writes a file that programs run with.
 #![cfg(target_os = "linux")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     env, fs,
-    process::{self, Command, Output},
+    io::{BufRead, BufReader},
+    process::{self, Command, Output, Stdio},
 };
 
 fn consonance(words: &[&str], tuning: &str) -> Output {
@@ -47,6 +49,26 @@ fn what_tune_writes_is_what_groups_use() {
         assert_eq!(row["tuning"]["window_bytes"]["from"], "default", "{row}");
     }
     fs::remove_file(file).expect("the file");
+}
+
+#[test]
+fn a_tune_that_is_interrupted_leaves_the_file_as_it_was() {
+    let [old, new] =
+        ["old", "new"].map(|name| env::temp_dir().join(format!("consonance-tune-{name}-{}", process::id())));
+    fs::write(&old, "what was there").expect("a file");
+    for file in [&old, &new] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
+        command.arg("tune").arg(file).args(["--time", "1h"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command");
+        let mut first = String::new();
+        BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut first).expect("a line");
+        assert!(first.starts_with("consonance: 1 of "), "{first}");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+        child.wait().expect("its end");
+    }
+    assert_eq!(fs::read_to_string(&old).expect("a file"), "what was there");
+    assert!(!new.exists());
+    fs::remove_file(old).expect("the file");
 }
 
 #[test]

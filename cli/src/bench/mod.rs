@@ -26,6 +26,7 @@ mod table;
 pub mod strategies;
 mod tile;
 
+pub(crate) use directory::remove_all;
 pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
 pub use rivals::{Rival, mpis::Mpi};
@@ -207,7 +208,7 @@ struct Library {
 impl Bench {
     /// Measures everything. Passes each result to `row` once it is there. Calls `progress` before
     /// each measurement, with the number of measurements made, the number of all, and a description
-    /// of the next.
+    /// of the next. If a signal ends this process, calls `last` before.
     ///
     /// # Errors
     /// [`BenchError`]. A rival's failure is in its rows instead.
@@ -215,9 +216,10 @@ impl Bench {
         &self,
         mut row: impl FnMut(Row),
         mut progress: impl FnMut(usize, usize, String),
+        last: impl FnOnce() + Send + 'static,
     ) -> Result<(), BenchError> {
         self.check()?;
-        let directory = Directory::new()?;
+        let directory = Directory::new(last)?;
         let names = self.who().iter().map(Who::name).collect::<Vec<_>>().join(", ");
         progress(0, 1, format!("starting {} ranks of {names}", self.ranks));
         let mut libraries = self.start(&directory.path)?;

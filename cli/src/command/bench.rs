@@ -1,6 +1,6 @@
 //! `consonance bench`.
 
-use super::{Problem, number, terminal};
+use super::{Problem, number, terminal, writable};
 use crate::{
     bench::{
         Bench, BenchError, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
@@ -16,12 +16,11 @@ use consonance::{DType, ReduceOp};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     cell::Cell,
-    env, fmt,
-    fs::{self, File, OpenOptions},
-    io,
+    env, fmt, fs,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::available_parallelism,
     time::Duration,
 };
@@ -35,7 +34,8 @@ use std::{
 /// measured right before the row: the cores of a virtual machine move, and only rows of about the
 /// same `trip` can be compared. Consecutive calls use different buffers. Every result is checked:
 /// `wrong` counts the wrong elements. If a library is not installed or has no such call, its row
-/// says so, and how to install it.
+/// says so, and how to install it. A signal that ends the command leaves the picture of --plot with
+/// the sizes that were measured.
 ///
 /// Before each call the ranks meet at a gate that belongs to no library. A build of this command
 /// that does not know the gate, and gloo, whose own threads need the core of a rank that waits,
@@ -298,28 +298,55 @@ fn collectives(arguments: Collectives) -> Result<(), Problem> {
     };
     let show = Show::new(json, String::new());
     let mut table = Table::new(if wide { usize::MAX } else { terminal::width() });
-    let mut rows = Vec::new();
+    let rows = Arc::new(Mutex::new(Vec::new()));
     let row = |row: Row| {
+        let mut rows = locked(&rows);
+        if rows.is_empty() {
+            busy().into_iter().for_each(|words| show.say(&words));
+        }
         show.lines(&if json { format!("{}\n", row.json()) } else { table.lines(&row) });
         rows.push(row);
     };
-    bench.run(row, |done, total, what| show.progress(done, total, what))?;
+    let draw = move |rows: &[Row]| {
+        let Some(path) = &file else { return Ok(()) };
+        let picture = plot(rows, &machine_name()).map_err(|error| format!("--plot: {error}"))?;
+        fs::write(path, picture).map_err(|error| cannot(path, error))
+    };
+    let (so_far, draws) = (Arc::clone(&rows), draw.clone());
+    // A bench that a signal ends has the picture of the sizes that it has measured.
+    let last = move || match locked(&so_far) {
+        rows if rows.is_empty() => {}
+        rows => _ = draws(&rows).map_err(|why| eprintln!("consonance bench: {why}")),
+    };
+    bench.run(row, |done, total, what| show.progress(done, total, what), last)?;
     show.end();
-    let Some(path) = file else { return Ok(()) };
-    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-    let processor = processor_name().unwrap_or_else(|| env::consts::ARCH.to_owned());
-    let picture = plot(&rows, &format!("{processor}, {cores}")).map_err(|error| format!("--plot: {error}"))?;
-    Ok(fs::write(&path, picture).map_err(|error| cannot(&path, error))?)
+    Ok(draw(&locked(&rows))?)
 }
 
-/// Checks that a file can be written, and leaves its contents as they are: a bench that fails has
-/// no picture to replace the old one.
-fn writable(path: &Path) -> io::Result<File> {
-    match File::create_new(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
-        file => file.and_then(|file| fs::remove_file(path).map(|()| file)),
-    }
+fn locked(rows: &Mutex<Vec<Row>>) -> MutexGuard<'_, Vec<Row>> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the processor of this machine, and the number of cores that this process may use.
+fn machine_name() -> String {
+    let cores = cores();
+    let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    let processor = processor_name().unwrap_or_else(|| env::consts::ARCH.to_owned());
+    format!("{processor}, {cores}")
+}
+
+fn cores() -> usize {
+    available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Returns words about the load of the machine if more runs on it than it has cores.
+fn busy() -> Option<String> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    let (load, cores): (f64, usize) = (load.split(' ').next()?.parse().ok()?, cores());
+    let words = format!(
+        "the machine is busy (load {load}, cores: {cores}): this takes longer, and the times are of little use"
+    );
+    (load > 1.5 * cores as f64).then_some(words)
 }
 
 /// Parses the name of a picture. A pipe need not have an extension.
@@ -384,6 +411,11 @@ impl Show {
         let text = if self.json { json().to_string() } else { row.to_string() };
         let header = self.header.take().map_or(String::new(), |header| header + "\n");
         self.lines(&format!("{header}{text}\n"));
+    }
+
+    /// Writes words to standard error.
+    fn say(&self, words: &str) {
+        self.bar.suspend(|| eprintln!("consonance bench: {words}"));
     }
 
     /// Writes lines to standard output.

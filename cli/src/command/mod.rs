@@ -13,7 +13,7 @@ mod trace;
 mod soak;
 
 use crate::{
-    bench::BenchError,
+    bench::{BenchError, remove_all},
     itself,
     launcher::{self, Launch},
 };
@@ -22,10 +22,12 @@ use clap::{Parser, Subcommand};
 use consonance_harness::counted::COUNTED;
 use std::{
     ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io,
     num::NonZeroUsize,
     ops::RangeInclusive,
     panic,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, ExitCode},
     time::Duration,
 };
@@ -82,19 +84,27 @@ enum Command {
 /// restarts. If the workers that still run, or were started, at the last failure end with status 0,
 /// so does this command.
 ///
-/// Otherwise the first worker that failed is named at the end, and its status (for a signal: 128
-/// and the signal's number) is the status of this command. If that worker's error named another
-/// worker, it is the named one. Other statuses are 1 (the output cannot be written), 124 (the time
-/// was up), 125 (the launcher failed), 126 (the program cannot be started), 127 (there is no such
-/// program) and 130 (a second SIGINT). Another line names the workers that had to be killed. With
-/// --timeout, output that nobody reads within 5 s of the end is dropped, and a last line says so.
+/// Otherwise the worker at fault is named at the end, and its status (for a signal: 128 and the
+/// signal's number) is the status of this command. It is the first worker that failed or, if that
+/// worker's error named another worker, the named one. If the named one has not failed, but has
+/// left with status 0, is stopped or still runs, the line names both, and the status is that of the
+/// one that failed. A worker that ends while another waits for it to join the group of all workers
+/// counts as failed; if it ended with status 0, the status of this command is 1. So does one that a
+/// replacement waits for when all others have ended.
+///
+/// Other statuses are 1 (the output cannot be written), 124 (the time was up), 125 (the launcher
+/// failed), 126 (the program cannot be started), 127 (there is no such program) and 130 (a second
+/// SIGINT). Another line names the workers that had to be killed. With --timeout, output that
+/// nobody reads within 5 s of the end is dropped, and a last line says so.
 #[derive(clap::Args)]
 struct Run {
     /// Number of workers
-    #[arg(short = 'n', long, value_name = "N", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true,
+        value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     workers: NonZeroUsize,
     /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
-    #[arg(long, value_name = "R", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
+    #[arg(long, value_name = "R", allow_negative_numbers = true,
+        value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     replicas: Option<NonZeroUsize>,
     /// End all workers after this time: 500ms, 30s, 5m, 2h; a number without a unit is seconds
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -104,8 +114,11 @@ struct Run {
     #[arg(long)]
     keep_going: bool,
     /// Start a process in the place of each worker that fails, N at most in all, for programs that
-    /// reform their group. The failure after these ends all workers, unless --keep-going is set
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<usize>(0..=usize::MAX))]
+    /// reform their group. If the processes of a worker fail within 10 s of their start, the next
+    /// one starts after a pause that grows up to 5 s. The failure after these ends all workers,
+    /// unless --keep-going is set
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = number::<usize>(0..=usize::MAX))]
     max_restarts: usize,
     /// Print the variables that are set for each worker, as a shell takes them, so that a
     /// replacement can be started by hand
@@ -159,6 +172,7 @@ fn end_with_the_reader() {
         let Some(reason) = message.and_then(|message| message.strip_prefix("failed printing to stdout: ")) else {
             return usual(panic);
         };
+        remove_all();
         if reason.starts_with("Broken pipe") {
             process::exit(0);
         }
@@ -265,6 +279,15 @@ fn number<T: TryFrom<usize>>(
             (least, usize::MAX) => format!("expected a whole number of at least {least}"),
             (least, most) => format!("expected a whole number from {least} to {most}"),
         })
+    }
+}
+
+/// Checks that a file can be written, and leaves it as it is: a command that fails has nothing to
+/// replace it. Returns the open file.
+fn writable(path: &Path) -> io::Result<File> {
+    match File::create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
+        file => file.and_then(|file| fs::remove_file(path).map(|()| file)),
     }
 }
 

@@ -1,9 +1,14 @@
 //! `consonance tune`.
 
-use super::time;
+use super::{time, writable};
 use crate::tune::{Gain, tune};
 use consonance_kernels::tuning::{Knob, Tuning, VARIABLE, to_text};
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
 
 /// Measure every threshold and every way of copying on this machine, and write the best to a file.
 ///
@@ -38,7 +43,7 @@ impl Tune {
         let knobs = if self.knobs.is_empty() { &all } else { &self.knobs };
         let cannot = |error: std::io::Error| format!("cannot write {}: {error}", self.file.display());
         // A file that cannot be written is better known before a minute than after it.
-        fs::OpenOptions::new().append(true).create(true).open(&self.file).map_err(cannot)?;
+        writable(&self.file).map_err(cannot)?;
         println!("# {:<22} {:>10} {:>10} {:>6}", "knob", "before", "now", "time");
         let mut row = |gain: &Gain| {
             println!("  {:<22} {:>10} {:>10} {:>6.2}", gain.knob.name, gain.before, gain.after, gain.time);
@@ -47,8 +52,26 @@ impl Tune {
             eprintln!("consonance: {} of {}: {}", index + 1, knobs.len(), knob.name);
         };
         let best = tune(knobs, self.time, progress, &mut row)?;
-        fs::write(&self.file, to_text(&best)).map_err(cannot)?;
+        write_whole(&self.file, &to_text(&best)).map_err(cannot)?;
         println!("\nUse it with {VARIABLE}={}", self.file.display());
         Ok(())
     }
+}
+
+/// Writes a file so that it has all of the text or is as it was: programs refuse half a file.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    // A pipe or a device keeps its place, and so does the file that a link names.
+    let path = match fs::metadata(path) {
+        Ok(of) if !of.is_file() => return fs::write(path, text),
+        Ok(_) => path.canonicalize()?,
+        Err(_) => path.to_owned(),
+    };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", process::id()));
+    let temporary = path.with_file_name(name);
+    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
 }

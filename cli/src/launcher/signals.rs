@@ -11,6 +11,9 @@ use std::{fs, io, sync::mpsc::Sender, thread};
 /// The signals that the launcher forwards to workers.
 const FORWARDED: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
+/// The file of the system that says which signals this process ignores.
+const STATUS: &str = "/proc/self/status";
+
 /// A thread that sends the signals that the process gets as events, until this is dropped.
 pub(super) struct Signals {
     handle: Handle,
@@ -40,7 +43,10 @@ impl Drop for Signals {
 
 /// Returns those of `signals` that the parent of this process has not set to be ignored.
 pub(crate) fn not_ignored(signals: &[i32]) -> io::Result<impl Iterator<Item = i32>> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    let status = fs::read_to_string(STATUS).map_err(|error| {
+        let why = format!("{STATUS}: {error} (the command needs /proc; in a container, mount it)");
+        io::Error::new(error.kind(), why)
+    })?;
     // The mask has a bit for each signal: bit 0 is signal 1.
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = mask
