@@ -1,6 +1,6 @@
 //! `consonance run`, with shells as workers. The tests wait for expected events up to [`LIMIT`].
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::{
     collections::BTreeSet,
     env, fs,
@@ -388,6 +388,187 @@ fn play_the_panicking_chief() -> ! {
     process::exit(if chief { 101 } else { 1 })
 }
 
+/// Worker 1 is at fault. Each fault is played so often, since the order of the workers' ends differs.
+const RUNS: usize = 10;
+
+/// Launches three workers of which the one with index 1 has this fault, [`RUNS`] times, and returns
+/// the last lines of the launcher, without the worker and its process id.
+fn last_lines(fault: &str) -> Vec<String> {
+    let run = || {
+        let mut command = Command::new(CONSONANCE);
+        command.args(["run", "-n", "3", "--"]).arg(env::current_exe().expect("a test"));
+        command.args(["--exact", "workers_with_a_fault", "--nocapture"]).env(PLAYED, fault);
+        let output = Launch::of(command).finish();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_ne!(output.status.code(), Some(0), "{stderr}");
+        let last = stderr.lines().rfind(|line| line.contains("(pid ")).unwrap_or_default();
+        let what = last.strip_prefix("consonance: worker 1 (pid ").and_then(|rest| rest.split_once("): "));
+        what.unwrap_or_else(|| panic!("{fault}: {stderr}")).1.to_owned()
+    };
+    // Most of the time is that of deadlines.
+    thread::scope(|scope| {
+        let runs: Vec<_> = (0..RUNS).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().expect("the right last line")).collect()
+    })
+}
+
+/// Returns whether a last line names another worker, too, as the one that failed.
+fn names_another_failure(line: &str, culprit: &str) -> bool {
+    let other = line.strip_prefix(culprit).and_then(|rest| rest.strip_prefix("; worker "));
+    other.is_some_and(|other| other.starts_with(['0', '2']) && other.ends_with("): exit status 1"))
+}
+
+#[test]
+fn a_worker_with_an_error_of_its_own_or_a_signal_is_named() {
+    for (fault, end) in [("error", "exit status 1"), ("panic", "exit status 1"), ("kill", "killed by SIGKILL")] {
+        last_lines(fault).iter().for_each(|line| assert_eq!(line, end, "{fault}"));
+    }
+}
+
+#[test]
+fn a_worker_whose_call_differs_is_named() {
+    for line in last_lines("shape") {
+        assert_eq!(line, "exit status 1; named by the others: its call differs from theirs");
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_with_status_0_is_named() {
+    for fault in ["exit", "return", "forget"] {
+        for line in last_lines(fault) {
+            let culprit = "left with status 0 before a call of the others";
+            assert!(names_another_failure(&line, culprit), "{fault}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_stopped_is_named() {
+    for line in last_lines("stop") {
+        let culprit = "stopped; named by the others: it did not come before a deadline";
+        assert!(names_another_failure(&line, culprit), "{line}");
+    }
+}
+
+/// The workers of [`last_lines`].
+#[test]
+fn workers_with_a_fault() {
+    if let Ok(fault) = env::var(PLAYED) {
+        let status = match train_with(&fault) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("{error}");
+                1
+            }
+        };
+        process::exit(status);
+    }
+}
+
+fn train_with(fault: &str) -> consonance::Result<()> {
+    use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Tensor};
+
+    let seconds = if fault == "stop" { 1 } else { 20 };
+    let options = CommunicationOptions::new().timeout(Duration::from_secs(seconds))?;
+    let strategy = MultiWorkerMirroredStrategy::from_environment()?.options(options).build()?;
+    let faulty = strategy.local_replicas().start == 1;
+    for step in 0..6 {
+        let fault = if faulty && step == 3 { fault } else { "" };
+        strategy.run(|replica| {
+            let count = if fault == "shape" { 3 } else { 2 };
+            match fault {
+                "error" => return Err(Error::other("no more data")),
+                "panic" => panic!("a fault"),
+                "kill" => end_by(Signal::KILL),
+                "stop" => end_by(Signal::STOP),
+                "exit" => process::exit(0),
+                "return" | "forget" => return Ok(()),
+                _ => {}
+            }
+            replica.all_reduce("sum", Tensor::from(vec![1.0f32; count])).map(drop)
+        })?;
+        if fault == "return" {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Sends this process a signal, and waits: this thread may run on until the signal arrives.
+fn end_by(signal: Signal) {
+    kill_process(getpid(), signal).expect("a process");
+    thread::sleep(LIMIT);
+}
+
+/// Returns the command that launches two workers with these options. `before` is a shell's part
+/// before the worker joins.
+fn joining(options: &str, before: &str) -> Command {
+    let program = env::current_exe().expect("a test");
+    let script = format!("{before}; exec {} --exact workers_with_a_fault --nocapture", program.display());
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "-n", "2"]).args(options.split_whitespace()).args(["--", "sh", "-c", &script]);
+    command.env(PLAYED, "none");
+    command
+}
+
+/// Returns whether a line of the launcher says that worker 1 never joined, and ends so.
+fn says_never_joined(line: &str, end: &str) -> bool {
+    let what = line.strip_prefix("consonance: worker 1 (pid ").and_then(|rest| rest.split_once(") "));
+    what.is_some_and(|(_, what)| what == format!("ended with status 0 and never joined; worker 0 waits for it{end}"))
+}
+
+#[test]
+fn a_worker_that_ends_before_it_joins_ends_the_others() {
+    let output = Launch::of(joining("", "[ $RANK = 1 ] && exit 0")).finish();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(says_never_joined(stderr.lines().last().unwrap_or_default(), ""), "{stderr}");
+}
+
+#[test]
+fn others_that_are_to_go_on_are_told_once_of_a_worker_that_ends_before_it_joins() {
+    let mut launch = Launch::of(joining("--keep-going", "[ $RANK = 1 ] && exit 0"));
+    let mut line = launch.error();
+    while !line.starts_with("consonance: ") {
+        line = launch.error();
+    }
+    assert!(says_never_joined(&line, "; the others go on"), "{line}");
+    assert!(launch.child.try_wait().expect("a child").is_none(), "the other goes on");
+}
+
+#[test]
+fn a_worker_that_ends_before_it_joins_is_replaced_if_it_may_be() {
+    let before = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 0";
+    let output = Launch::of(joining("--max-restarts 1", before)).finish();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let own: Vec<&str> = stderr.lines().filter(|line| line.starts_with("consonance: worker 1 (pid ")).collect();
+    assert!(own.len() == 1 && own[0].ends_with("replaces it (restart 1 of 1)"), "{stderr}");
+}
+
+#[test]
+fn a_program_that_fails_at_once_is_replaced_after_longer_and_longer_pauses() {
+    let begin = Instant::now();
+    let (status, _, stderr) = result("-n 1 --max-restarts 5", "exit 3");
+    // 0, 100, 200, 400 and 800 ms.
+    assert!(begin.elapsed() >= Duration::from_millis(1500), "{:?}", begin.elapsed());
+    assert_eq!((status, stderr.lines().count()), (Some(3), 6), "{stderr}");
+}
+
+#[test]
+fn a_signal_ends_the_pause_before_a_restart() {
+    let mut launch = Launch::shell("-n 1 --max-restarts 200", "exit 3");
+    // The last of these begins a pause of 1.6 s.
+    for _ in 0..5 {
+        launch.error();
+    }
+    launch.signal(Signal::TERM);
+    let output = launch.finish();
+    assert_eq!(output.status.code(), Some(3));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.lines().count() <= 2 && stderr.ends_with("): exit status 3\n"), "{stderr}");
+}
+
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {
     for script in ["echo hi", "echo hi; exec sleep 60"] {
@@ -457,6 +638,22 @@ fn those_that_go_on_end_when_the_time_is_up() {
         assert!(stderr.ends_with(&end), "{stderr}");
         true
     });
+}
+
+#[test]
+fn a_machine_without_proc_is_refused_with_the_reason() {
+    // The status is 99 if this process may not hide /proc.
+    let script = format!("mount -t tmpfs none /proc || exit 99; exec {CONSONANCE} run -n 2 -- echo started");
+    let mut command = Command::new("unshare");
+    let output = command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).output();
+    let Some(output) = output.ok().filter(|output| ![Some(1), Some(99)].contains(&output.status.code())) else {
+        println!("skipped: a machine without /proc; this process may make no namespace");
+        return;
+    };
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]), "{output:?}");
+    let expected = "consonance: cannot listen to signals: /proc/self/status: No such file or directory (os error 2) (the \
+                    command needs /proc; in a container, mount it)\n";
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
 }
 
 #[test]
@@ -616,6 +813,8 @@ fn wrong_arguments_are_refused() {
     for arguments in [
         "-n 0 true",
         "-n -1 true",
+        "-n 2 --max-restarts -1 true",
+        "-n 2 --replicas -1 true",
         "-n",
         "-n 2",
         "true",
@@ -628,6 +827,9 @@ fn wrong_arguments_are_refused() {
         let output =
             Command::new(CONSONANCE).arg("run").args(arguments.split(' ')).output().expect("the launcher runs");
         assert_eq!(output.status.code(), Some(2), "{arguments}");
-        assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{arguments}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.starts_with("error: "), "{arguments}");
+        let is_negative = arguments.contains("-1");
+        assert!(!is_negative || stderr.starts_with("error: invalid value '-1' for '"), "{arguments}: {stderr}");
     }
 }

@@ -3,9 +3,9 @@
 //! unless `keep_going` is set.
 //!
 //! The files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
-//! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
-//! `culprits.rs` (whose fault a failure is) and `supervisor.rs`, which waits for the workers. Two
-//! threads send the supervisor events over a channel: one receives the signals of the launcher,
+//! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls), `inbox.rs`
+//! (what workers tell the launcher), `failure.rs` (whose fault a failure is), `restart.rs` (when a
+//! worker is replaced) and `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a channel: one receives the signals of the launcher,
 //! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
 //! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
 //! that its reader has not taken within [`READING`] of the end.
@@ -16,7 +16,7 @@
 //!    time is up. Signals are forwarded to all workers.
 //! 2. *Awaiting.* A worker has failed with an error that names another worker, which still runs.
 //!    That one has [`GRACE`] to end by itself, so that its own failure is seen. Left out with
-//!    `keep_going`.
+//!    `keep_going`, and for a worker that is stopped.
 //! 3. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
 //!    `SIGKILL`.
 //! 4. *Killed.* The system ends the workers. The launcher no longer waits for a process that is
@@ -28,16 +28,19 @@
 //! process and group ids to other processes.
 
 pub(crate) mod cluster;
-mod culprits;
+mod inbox;
 mod output;
 mod profile;
 pub(crate) mod signals;
 mod worker;
+mod failure;
+mod restart;
 mod supervisor;
 
+pub use failure::{Failure, State, Unmet};
 pub use profile::Profiled;
 pub(crate) use worker::become_worker_of;
-pub use worker::{End, become_worker};
+pub use worker::{End, Ended, become_worker};
 
 use self::{cluster::Cluster, output::Feed, profile::Profile, signals::Signals, supervisor::Supervisor};
 use rustix::process::{Resource, getrlimit};
@@ -121,16 +124,12 @@ pub enum Outcome {
     /// Every worker ended with status 0, or the launch recovered: at least one worker still ran or
     /// was replaced at the last failure, and all of these ended with status 0.
     Done,
-    /// A worker failed. This is the first that did or, if that one had an error that named another
-    /// worker, the named worker. The other workers were ended, or went on to their own end.
-    Failed {
-        /// Its index.
-        worker: usize,
-        /// Its process id.
-        pid: i32,
-        /// How it ended.
-        end: End,
-    },
+    /// A worker failed. The one at fault is the first that did or, if that one had an error that
+    /// named another worker, the named worker. The other workers were ended, or went on to their
+    /// own end.
+    Failed(Failure),
+    /// A worker ended before it joined those that waited for it. These were ended.
+    Unmet(Unmet),
     /// The time was up.
     TimedOut {
         /// The timeout.
@@ -307,14 +306,15 @@ impl Report {
     }
 
     /// Returns the exit status: 0, or 125 if the profile was not written; the status of the worker
-    /// that failed first (128 and the number, for a signal); 124 if the time was up, 130 after a
-    /// second `SIGINT`, or 1 if the output takes no more.
+    /// at fault or, if that one did not fail, of the worker that failed first (128 and the number,
+    /// for a signal); 1 if a worker ended with status 0 before it joined those that waited for it;
+    /// 124 if the time was up, 130 after a second `SIGINT`, or 1 if the output takes no more.
     pub fn status(&self) -> i32 {
         match self.outcome {
             Outcome::Done if matches!(self.profiled, Some(Err(_))) => FAILED,
             Outcome::Done => 0,
-            Outcome::Failed { end: End::Status(status), .. } => status,
-            Outcome::Failed { end: End::Signal(signal), .. } => BY_SIGNAL + signal,
+            Outcome::Failed(failure) => failure.end().map_or(1, status_of),
+            Outcome::Unmet(Unmet { ended: Ended { end, .. }, .. }) => status_of(end).max(1),
             Outcome::TimedOut { .. } => TIMED_OUT,
             Outcome::Interrupted => BY_SIGNAL + SIGINT,
             Outcome::Refused { .. } => 1,
@@ -328,7 +328,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
             Outcome::Done => {}
-            Outcome::Failed { worker, pid, end } => writeln!(f, "worker {worker} (pid {pid}): {end}")?,
+            Outcome::Failed(failure) => writeln!(f, "{failure}")?,
+            Outcome::Unmet(unmet) => writeln!(f, "{unmet}")?,
             Outcome::TimedOut { timeout, running } => writeln!(f, "after {timeout:?} {} still ran", name(running))?,
             Outcome::Interrupted => writeln!(f, "killed by a second SIGINT")?,
             Outcome::Refused { why } => writeln!(f, "cannot write the workers' output: {why}")?,
@@ -346,6 +347,13 @@ impl fmt::Display for Report {
             Some(profiled) => profile::write_words(profiled, f),
             None => Ok(()),
         }
+    }
+}
+
+fn status_of(end: End) -> i32 {
+    match end {
+        End::Status(status) => status,
+        End::Signal(signal) => BY_SIGNAL + signal,
     }
 }
 

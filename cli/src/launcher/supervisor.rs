@@ -3,15 +3,32 @@
 use super::{
     Event, GRACE, Launch, Outcome, Report, StartError,
     cluster::Cluster,
-    culprits::{Culprits, VARIABLE},
+    failure::{Failure, State, Unmet},
+    inbox::{Inbox, Named},
     next,
     output::Feed,
     profile::Profile,
-    worker::{End, Ends, Environment, Worker},
+    restart::{Due, Row},
+    worker::{End, Ended, Ends, Environment, Worker},
+};
+use consonance_kernels::os::{
+    launcher::VARIABLE,
+    process_state::{ProcessState, process_state},
 };
 use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
-use std::{fmt, mem, sync::mpsc::Receiver, time::Instant};
+use std::{
+    mem,
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+
+/// How often the launcher looks, after a worker has ended, whether another waits for it in vain.
+const LOOKS: Duration = Duration::from_millis(250);
+
+/// The time for which it must do so. The one that ended may have joined and left at once, and the
+/// other be about to find that out.
+const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// The stage of a launch: see the module documentation.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +44,7 @@ pub(super) struct Supervisor<'l> {
     launch: &'l Launch,
     profile: Option<&'l Profile>,
     cluster: Cluster,
-    culprits: Culprits,
+    inbox: Inbox,
     feed: Feed,
     /// The workers, by their index.
     workers: Vec<Worker>,
@@ -37,23 +54,27 @@ pub(super) struct Supervisor<'l> {
     stage: Stage,
     /// The end of the timeout.
     deadline: Option<Instant>,
-    /// How many workers were replaced.
+    /// How many workers were replaced, or are to be.
     restarts: usize,
+    /// For each worker, its replacements in a row.
+    rows: Vec<Row>,
+    /// The workers that are to be replaced.
+    due: Vec<Due>,
+    /// The first worker that failed.
+    first: Option<Ended>,
+    /// The worker that its error names.
+    culprit: Option<Named>,
     /// The process that the first failure blames, while it has not ended.
     awaited: Option<i32>,
+    /// A worker that has ended although another one waits for it, and since when.
+    unmet: Option<(Unmet, Instant)>,
+    /// Whether such a worker was named, and the others go on.
+    unmet_named: bool,
     /// Whether the worker that ended last succeeded.
     succeeded: bool,
     /// Whether the workers have got a signal that asks them to end.
     asked: bool,
     report: Report,
-}
-
-/// A worker that has ended.
-#[derive(Clone, Copy)]
-struct Ended {
-    worker: usize,
-    pid: i32,
-    end: End,
 }
 
 impl<'l> Supervisor<'l> {
@@ -69,7 +90,7 @@ impl<'l> Supervisor<'l> {
             launch,
             profile,
             cluster: Cluster::local(launch.workers.get()).map_err(cannot("choose addresses"))?,
-            culprits: Culprits::new().map_err(cannot("make a pipe"))?,
+            inbox: Inbox::new().map_err(cannot("make a pipe"))?,
             feed,
             workers: Vec::new(),
             former: Vec::new(),
@@ -77,7 +98,13 @@ impl<'l> Supervisor<'l> {
             stage: Stage::Running,
             deadline,
             restarts: 0,
+            rows: vec![Row::default(); launch.workers.get()],
+            due: Vec::new(),
+            first: None,
+            culprit: None,
             awaited: None,
+            unmet: None,
+            unmet_named: false,
             succeeded: false,
             asked: false,
             report: Report {
@@ -99,9 +126,9 @@ impl<'l> Supervisor<'l> {
     pub(super) fn supervise(mut self, events: &Receiver<Event>) -> Report {
         // One may have ended before its `SIGCHLD` could be heard.
         self.collect();
-        while !self.running().is_empty() {
+        while !self.running().is_empty() || !self.due.is_empty() {
             let until = match self.stage {
-                Stage::Running => self.deadline,
+                Stage::Running => self.next_look(),
                 Stage::Awaiting { until } => Some(until),
                 Stage::Asked { kill_at } => Some(kill_at),
                 Stage::Killed { leave_at } => Some(leave_at),
@@ -117,8 +144,11 @@ impl<'l> Supervisor<'l> {
                 }
                 Some(Event::Drained) => unreachable!("output is passed on until `run` says that it ends"),
                 None => match self.stage {
-                    Stage::Running => self.time_is_up(),
-                    Stage::Awaiting { .. } => self.ask(),
+                    Stage::Running => self.look(),
+                    Stage::Awaiting { .. } => {
+                        self.find_fault();
+                        self.ask();
+                    }
                     Stage::Asked { .. } => {
                         self.report.killed = self.running();
                         self.kill();
@@ -131,10 +161,7 @@ impl<'l> Supervisor<'l> {
             }
         }
         // Workers that still ran at the last failure have ended well, and nobody told them to end.
-        if self.succeeded
-            && matches!(self.stage, Stage::Running)
-            && matches!(self.report.outcome, Outcome::Failed { .. })
-        {
+        if self.succeeded && matches!(self.stage, Stage::Running) && matches!(self.report.outcome, Outcome::Failed(_)) {
             self.report.outcome = Outcome::Done;
         }
         self.report
@@ -146,6 +173,7 @@ impl<'l> Supervisor<'l> {
         let mut worker = Worker::start(index, self.launch, &environment, self.profile)?;
         let cannot = |source| StartError::Launcher { doing: "watch a worker", source };
         self.ends.watch(&worker).map_err(cannot)?;
+        self.inbox.begin(index, worker.pid());
         if self.launch.print_environment {
             let variables: Vec<String> =
                 environment.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
@@ -159,7 +187,7 @@ impl<'l> Supervisor<'l> {
         let mut environment = vec![
             ("TF_CONFIG", self.cluster.tf_config(index)),
             ("CONSONANCE_JOB", self.cluster.job().to_owned()),
-            (VARIABLE, self.culprits.path()),
+            (VARIABLE, self.inbox.post(index, self.launch.workers.get()).to_string()),
         ];
         environment.extend(self.launch.replicas.map(|replicas| ("CONSONANCE_REPLICAS", replicas.to_string())));
         environment.extend(self.cluster.ranks(index));
@@ -175,7 +203,8 @@ impl<'l> Supervisor<'l> {
 
     /// Finds the workers that have ended.
     fn collect(&mut self) {
-        let mut ended: Vec<Ended> = self.workers.iter_mut().filter_map(Worker::look).filter_map(ended_as).collect();
+        let mut ended: Vec<Ended> =
+            self.workers.iter_mut().filter_map(Worker::look).filter_map(Worker::ended).collect();
         let order = self.ends.order();
         ended.sort_by_key(|worker| order.iter().position(|&pid| pid == worker.pid).unwrap_or(usize::MAX));
         let Some(last) = ended.last() else { return };
@@ -184,30 +213,24 @@ impl<'l> Supervisor<'l> {
         // first: the others have lost it, perhaps before its end was noted.
         ended.sort_by_key(|worker| !matches!(worker.end, End::Signal(_)));
         for worker in ended {
+            if self.awaited == Some(worker.pid) {
+                self.find_fault();
+                if let (Stage::Awaiting { .. }, None) = (self.stage, self.awaited) {
+                    self.ask();
+                }
+            }
             if worker.end != End::Status(0) {
                 self.failed(worker);
-            } else if self.awaited == Some(worker.pid) {
-                self.settle(None);
             }
         }
     }
 
-    /// Names the worker at fault if this failure is the first, and replaces the worker, ends the
+    /// Finds the worker at fault if this failure is the first, and replaces the worker, ends the
     /// others or lets them go on.
     fn failed(&mut self, ended: Ended) {
-        if self.awaited == Some(ended.pid) {
-            self.settle(Some(ended));
-        } else if let (Stage::Running, Outcome::Done) = (self.stage, &self.report.outcome) {
-            self.report.outcome = ended.outcome();
-            let culprit = self.culprits.of(ended.pid);
-            let culprit = culprit.and_then(|pid| self.workers.iter().find(|worker| worker.pid() == pid));
-            match culprit.map(|worker| (worker.pid(), worker.end.is_some(), ended_as(worker))) {
-                Some((pid, false, _)) => self.awaited = Some(pid),
-                Some((_, true, Some(culprit))) if culprit.end != End::Status(0) => {
-                    self.report.outcome = culprit.outcome();
-                }
-                _ => {}
-            }
+        if let (Stage::Running, Outcome::Done) = (self.stage, &self.report.outcome) {
+            self.first = Some(ended);
+            self.find_fault();
         }
         if !matches!(self.stage, Stage::Running) {
             return;
@@ -228,34 +251,102 @@ impl<'l> Supervisor<'l> {
         }
     }
 
-    /// Ends the wait for the process that the first failure blames: it has failed, or succeeded.
-    fn settle(&mut self, culprit: Option<Ended>) {
-        self.awaited = None;
-        if let (Some(culprit), Outcome::Failed { .. }) = (culprit, &self.report.outcome) {
-            self.report.outcome = culprit.outcome();
+    /// Finds the worker at fault for the first failure, as far as it can be known now. If that one
+    /// runs, its end is awaited, which may tell more.
+    fn find_fault(&mut self) {
+        let Some(first) = self.first else { return };
+        // A replacement does not answer for what was before.
+        if self.workers[first.worker].pid() == first.pid {
+            self.culprit = self.inbox.culprit_of(first.worker).or(self.culprit);
         }
-        if let Stage::Awaiting { .. } = self.stage {
-            self.ask();
+        let named = self.culprit.map_or(first.worker, |named| named.worker);
+        let (pid, state) = match named == first.worker {
+            true => (first.pid, State::Ended(first.end)),
+            false => (self.workers[named].pid(), state_of(&self.workers[named])),
+        };
+        self.awaited = (state == State::Running).then_some(pid);
+        let blame = self.culprit.map(|named| named.blame);
+        self.report.outcome = Outcome::Failed(Failure::new(named, pid, state, blame, first));
+    }
+
+    /// Replaces a worker that failed, after a pause if its last processes have failed at once.
+    fn replace(&mut self, ended: Ended) {
+        let worker = &self.workers[ended.worker];
+        // What the lost process started would disturb its replacement.
+        worker.signal(Signal::KILL);
+        self.restarts += 1;
+        let at = Instant::now() + self.rows[ended.worker].pause(worker.begun.elapsed());
+        self.due.push(Due { at, ended, restart: self.restarts });
+        self.replace_due();
+    }
+
+    /// Starts other processes in the places of the workers that are to be replaced now.
+    fn replace_due(&mut self) {
+        let now = Instant::now();
+        for Due { ended, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>() {
+            let index = ended.worker;
+            let earlier = self.former.iter().filter(|former| former.index == index).count();
+            match self.begin(index, earlier + 1) {
+                Ok(worker) => {
+                    let (pid, max) = (worker.pid(), self.launch.max_restarts);
+                    self.feed.say(&format!("{ended}; pid {pid} replaces it (restart {restart} of {max})"));
+                    self.former.push(mem::replace(&mut self.workers[index], worker));
+                }
+                Err(error) => {
+                    self.feed.say(&format!("{ended}; it is not replaced: {error}"));
+                    return self.ask();
+                }
+            }
         }
     }
 
-    /// Starts another process in the place of a worker that failed.
-    fn replace(&mut self, ended: Ended) {
-        let index = ended.worker;
-        // What the lost process started would disturb its replacement.
-        self.workers[index].signal(Signal::KILL);
-        let earlier = self.former.iter().filter(|former| former.index == index).count();
-        self.restarts += 1;
-        match self.begin(index, earlier + 1) {
-            Ok(worker) => {
-                let (pid, restarts, max) = (worker.pid(), self.restarts, self.launch.max_restarts);
-                self.feed.say(&format!("{ended}; pid {pid} replaces it (restart {restarts} of {max})"));
-                self.former.push(mem::replace(&mut self.workers[index], worker));
-            }
-            Err(error) => {
-                self.feed.say(&format!("{ended}; it is not replaced: {error}"));
-                self.ask();
-            }
+    /// Returns when the launcher has something to do although it got no signal.
+    fn next_look(&self) -> Option<Instant> {
+        let looks = self.workers.iter().any(|worker| worker.end.is_some()) && !self.unmet_named;
+        let look = looks.then(|| Instant::now() + LOOKS);
+        self.due.iter().map(|due| due.at).chain(self.deadline).chain(look).min()
+    }
+
+    /// Does what is due while the workers run.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return self.time_is_up();
+        }
+        self.replace_due();
+        let (unmet, since) = (self.find_unmet(), self.unmet.map_or(now, |(_, since)| since));
+        self.unmet = unmet.map(|unmet| (unmet, since));
+        match unmet {
+            Some(unmet) if since + IN_VAIN <= now => self.miss(unmet),
+            _ => {}
+        }
+    }
+
+    /// Returns a worker that has ended although another one waits for it. The first group needs all
+    /// workers; a later one the members that are left, which find out themselves who has ended.
+    fn find_unmet(&mut self) -> Option<Unmet> {
+        // A worker that is to be replaced may come.
+        let due: Vec<usize> = self.due.iter().map(|due| due.ended.worker).collect();
+        let ended: Vec<Ended> = self.workers.iter().filter_map(Worker::ended).collect();
+        let is_alone = ended.len() + 1 == self.workers.len();
+        let ended = ended.into_iter().find(|ended| !due.contains(&ended.worker))?;
+        let waiting = self.running().into_iter().find(|&worker| self.inbox.waits(worker))?;
+        let had_joined = self.inbox.has_joined(ended.worker);
+        (is_alone && due.is_empty() || !self.inbox.has_met()).then_some(Unmet { ended, had_joined, waiting })
+    }
+
+    /// Treats a worker for which another one waits in vain as one that failed.
+    fn miss(&mut self, unmet: Unmet) {
+        let Launch { max_restarts, keep_going, .. } = *self.launch;
+        if self.restarts < max_restarts && !self.asked {
+            self.unmet = None;
+            self.replace(unmet.ended);
+        } else if keep_going {
+            self.unmet_named = true;
+            self.feed.say(&format!("{unmet}; the others go on"));
+        } else {
+            self.report.outcome = Outcome::Unmet(unmet);
+            self.ask();
         }
     }
 
@@ -269,6 +360,9 @@ impl<'l> Supervisor<'l> {
             return self.kill();
         }
         self.asked |= [SIGINT, SIGTERM].contains(&signal);
+        if self.asked {
+            self.due.clear();
+        }
         if let Some(signal) = Signal::from_named_raw(signal) {
             self.signal(signal);
         }
@@ -287,10 +381,12 @@ impl<'l> Supervisor<'l> {
             self.signal(Signal::TERM);
             self.asked = true;
         }
+        self.due.clear();
         self.stage = Stage::Asked { kill_at: Instant::now() + GRACE };
     }
 
     fn kill(&mut self) {
+        self.due.clear();
         self.signal(Signal::KILL);
         self.stage = Stage::Killed { leave_at: Instant::now() + GRACE };
     }
@@ -302,23 +398,12 @@ impl<'l> Supervisor<'l> {
     }
 }
 
-impl Ended {
-    fn outcome(self) -> Outcome {
-        let Ended { worker, pid, end } = self;
-        Outcome::Failed { worker, pid, end }
+fn state_of(worker: &Worker) -> State {
+    match worker.end {
+        Some(end) => State::Ended(end),
+        None if process_state(worker.pid().unsigned_abs()) == ProcessState::Stopped => State::Stopped,
+        None => State::Running,
     }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ended { worker, pid, end } = self;
-        write!(f, "worker {worker} (pid {pid}): {end}")
-    }
-}
-
-/// Returns how a worker ended, if it has.
-fn ended_as(worker: &Worker) -> Option<Ended> {
-    worker.end.map(|end| Ended { worker: worker.index, pid: worker.pid(), end })
 }
 
 /// Quotes a value for a shell.

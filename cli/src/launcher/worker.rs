@@ -40,7 +40,7 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     process::{self, Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// The first argument of a process that becomes a worker. No launcher's own command line has it.
@@ -68,6 +68,24 @@ impl fmt::Display for End {
             End::Status(status) => write!(f, "exit status {status}"),
             End::Signal(signal) => write!(f, "killed by {}", signals::name(signal)),
         }
+    }
+}
+
+/// A worker that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its index.
+    pub worker: usize,
+    /// Its process id.
+    pub pid: i32,
+    /// How it ended.
+    pub end: End,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ended { worker, pid, end } = self;
+        write!(f, "worker {worker} (pid {pid}): {end}")
     }
 }
 
@@ -114,6 +132,7 @@ pub(super) type Environment = Vec<(&'static str, String)>;
 /// A worker that was started. Dropping it kills the worker and its whole group.
 pub(super) struct Worker {
     pub(super) index: usize,
+    pub(super) begun: Instant,
     /// How the worker ended, once the launcher has seen it. The process is reaped when this is
     /// dropped.
     pub(super) end: Option<End>,
@@ -139,7 +158,7 @@ impl Worker {
             command.env(VARIABLE, profile.folder(index));
         }
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let worker = Worker { index, end: None, child: command.spawn().map_err(cannot)? };
+        let worker = Worker { index, begun: Instant::now(), end: None, child: command.spawn().map_err(cannot)? };
         // Dropping the command closes our copy of the worker's end of the socket.
         drop(command);
 
@@ -164,6 +183,11 @@ impl Worker {
 
     pub(super) fn pid(&self) -> i32 {
         Pid::from_child(&self.child).as_raw_pid()
+    }
+
+    /// Returns how the worker ended, once the launcher has seen it.
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.end.map(|end| Ended { worker: self.index, pid: self.pid(), end })
     }
 
     /// Checks whether the worker has ended since the last check, and leaves it a zombie.

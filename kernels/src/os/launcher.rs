@@ -1,30 +1,242 @@
-//! What a process tells the launcher that started it.
+//! What a process tells the launcher that started it, in lines of a pipe.
 
+#[cfg(target_os = "linux")]
 use rustix::{
     fs::{Mode, OFlags, open},
     io::write,
 };
 use std::{
-    env, process,
-    sync::{Mutex, PoisonError},
+    env, fmt,
+    path::PathBuf,
+    process,
+    str::FromStr,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The variable with the path of a launcher's pipe, into which a process writes its own id and the
-/// id of the process that its error names, as a line.
-pub const CULPRITS: &str = "CONSONANCE_CULPRITS";
+/// The variable with a process's [`Post`] in a launch.
+pub const VARIABLE: &str = "CONSONANCE_LAUNCHER";
+
+/// The place of a worker in a launch, and the pipe to its launcher, as the text of [`VARIABLE`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Post {
+    /// The worker's index.
+    pub worker: usize,
+    /// The number of workers.
+    pub workers: usize,
+    /// The path of the pipe.
+    pub pipe: PathBuf,
+}
+
+/// A line of the pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The worker to which the process belongs.
+    pub worker: usize,
+    /// The process that tells it.
+    pub process: u32,
+    /// What it tells.
+    pub news: News,
+}
+
+/// What a process tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It is about to form a group that has not all workers of the launch.
+    Here,
+    /// It waits for all workers of the launch, to form a group with them.
+    Waits,
+    /// It has formed that group.
+    Joined,
+    /// It has not formed that group, and waits no more. It missed this worker at its deadline.
+    GaveUp(Option<usize>),
+    /// An error of a call names a process.
+    Blames(u32, Blame),
+}
+
+/// What an error says of the process that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// It failed, and the others with it.
+    Failed,
+    /// It has left, or was lost.
+    Left,
+    /// It did not come before a deadline.
+    Missing,
+    /// Its call differs from that of the others. The process may name itself.
+    Differs,
+}
+
+/// What was told already: a program that goes on after an error may see the same one many times.
+#[derive(Default)]
+struct Told {
+    /// Whether the first group was told of.
+    group: bool,
+    blame: Option<(u32, Blame)>,
+}
+
+static TOLD: Mutex<Told> = Mutex::new(Told { group: false, blame: None });
 
 /// Tells the launcher, if there is one, that an error of this process names `culprit`. Never waits.
-pub fn tell_culprit(culprit: u32) {
-    static LAST: Mutex<Option<u32>> = Mutex::new(None);
-    let own = process::id();
-    let Some(path) = env::var_os(CULPRITS).filter(|_| culprit != own) else { return };
-    // A program may go on after an error, and see the same one many times.
-    if LAST.lock().unwrap_or_else(PoisonError::into_inner).replace(culprit) == Some(culprit) {
-        return;
+pub fn tell_blame(culprit: u32, blame: Blame) {
+    let is_own = culprit == process::id() && blame != Blame::Differs;
+    let Some(post) = Post::own().filter(|_| !is_own) else { return };
+    if told().blame.replace((culprit, blame)) != Some((culprit, blame)) {
+        post.tell(News::Blames(culprit, blame));
     }
-    // If the launcher is gone or its pipe is full, nobody needs the line.
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    if let Ok(pipe) = open(path, flags, Mode::empty()) {
-        let _ = write(&pipe, format!("{own} {culprit}\n").as_bytes());
+}
+
+/// The time in which a process forms the first of its groups. Dropping it tells the launcher how
+/// that ended.
+#[derive(Debug)]
+pub struct Joining {
+    post: Option<Post>,
+    end: News,
+}
+
+impl Joining {
+    /// Tells the launcher, if there is one, that this process is about to form a group of `tasks`
+    /// processes as the one of `task`. Only the first group of a process is told of.
+    pub fn begin(task: usize, tasks: usize) -> Joining {
+        let post = Post::own().filter(|_| !std::mem::replace(&mut told().group, true));
+        let is_of_all = post.as_ref().is_some_and(|post| (post.worker, post.workers) == (task, tasks));
+        if let Some(post) = &post {
+            post.tell(if is_of_all { News::Waits } else { News::Here });
+        }
+        Joining { post: post.filter(|_| is_of_all), end: News::GaveUp(None) }
+    }
+
+    /// Notes that the group is formed.
+    pub fn succeed(mut self) {
+        self.end = News::Joined;
+    }
+
+    /// Notes that it is not, because this task did not come before the deadline.
+    pub fn miss(mut self, task: usize) {
+        self.end = News::GaveUp(Some(task));
+    }
+}
+
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(post) = &self.post {
+            post.tell(self.end);
+        }
+    }
+}
+
+fn told() -> MutexGuard<'static, Told> {
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Post {
+    /// Returns the place of this process; `None` if no launcher has started it.
+    fn own() -> Option<Post> {
+        env::var(VARIABLE).ok()?.parse().ok()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn tell(&self, news: News) {
+        // If the launcher is gone or its pipe is full, nobody needs the line.
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if let Ok(pipe) = open(&self.pipe, flags, Mode::empty()) {
+            let line = Line { worker: self.worker, process: process::id(), news };
+            let _ = write(&pipe, format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// Elsewhere processes form no groups.
+    #[cfg(not(target_os = "linux"))]
+    fn tell(&self, _news: News) {}
+}
+
+impl fmt::Display for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.worker, self.workers, self.pipe.display())
+    }
+}
+
+impl FromStr for Post {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Post, ()> {
+        let mut words = text.splitn(3, ' ');
+        let [worker, workers] = [number(&mut words)?, number(&mut words)?];
+        Ok(Post { worker, workers, pipe: words.next().ok_or(())?.into() })
+    }
+}
+
+impl Blame {
+    const ALL: [Blame; 4] = [Blame::Failed, Blame::Left, Blame::Missing, Blame::Differs];
+
+    fn word(self) -> &'static str {
+        match self {
+            Blame::Failed => "failed",
+            Blame::Left => "left",
+            Blame::Missing => "missing",
+            Blame::Differs => "differs",
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { worker, process, news } = self;
+        write!(f, "{worker} {process} ")?;
+        match news {
+            News::Here => write!(f, "here"),
+            News::Waits => write!(f, "waits"),
+            News::Joined => write!(f, "joined"),
+            News::GaveUp(None) => write!(f, "gave-up"),
+            News::GaveUp(Some(missing)) => write!(f, "gave-up {missing}"),
+            News::Blames(culprit, blame) => write!(f, "blames {culprit} {}", blame.word()),
+        }
+    }
+}
+
+impl FromStr for Line {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Line, ()> {
+        let mut words = line.split(' ');
+        let (worker, process) = (number(&mut words)?, number(&mut words)?);
+        let news = match words.next() {
+            Some("here") => News::Here,
+            Some("waits") => News::Waits,
+            Some("joined") => News::Joined,
+            Some("gave-up") => News::GaveUp(number(&mut words).ok()),
+            Some("blames") => {
+                let culprit = number(&mut words)?;
+                let word = words.next();
+                let blame = Blame::ALL.into_iter().find(|blame| Some(blame.word()) == word);
+                News::Blames(culprit, blame.ok_or(())?)
+            }
+            _ => return Err(()),
+        };
+        Ok(Line { worker, process, news })
+    }
+}
+
+fn number<'t, N: FromStr>(words: &mut impl Iterator<Item = &'t str>) -> Result<N, ()> {
+    words.next().and_then(|word| word.parse().ok()).ok_or(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let blames = Blame::ALL.map(|blame| News::Blames(77, blame));
+        let others = [News::Here, News::Waits, News::Joined, News::GaveUp(None), News::GaveUp(Some(3))];
+        for news in blames.into_iter().chain(others) {
+            let line = Line { worker: 5, process: 4242, news };
+            assert_eq!(line.to_string().parse(), Ok(line));
+        }
+        for line in ["", "5", "5 4242", "5 4242 sings", "5 4242 blames 77", "5 4242 blames x left", "-1 4242 here"] {
+            assert_eq!(line.parse::<Line>(), Err(()), "{line}");
+        }
+        let post = Post { worker: 1, workers: 3, pipe: "/proc/7/fd/8 (a name)".into() };
+        assert_eq!(post.to_string().parse(), Ok(post));
+        assert_eq!("1 3".parse::<Post>(), Err(()));
     }
 }

@@ -12,5 +12,4 @@ pub mod copy_times;
 pub(crate) mod robust_list;
 #[cfg(target_os = "linux")]
 pub mod process_state;
-#[cfg(target_os = "linux")]
 pub mod launcher;

@@ -18,6 +18,8 @@ mod role;
 #[cfg(target_os = "linux")]
 pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
+mod place;
+#[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 #[cfg(target_os = "linux")]
 mod environment;

@@ -1,23 +1,22 @@
 //! Groups of processes that share memory on one host: how they form, and form again after a loss.
 
+use super::place::{Job, Place};
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
-    cluster::{Role, check_on_this_host},
     comm::{options, report::Processes},
 };
 use consonance_kernels::{
-    bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch, message::MAX_TASKS},
-    digest::digest,
+    bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
     group::{Endpoint, Reason},
     os::{
-        launcher::tell_culprit,
+        launcher::{Blame, Joining, tell_blame},
         process_state::{ProcessState, process_state},
         thread_pool::cores_of,
     },
     shm::{GroupId, Segment, SegmentError, Shape},
 };
 use std::{
-    env, fmt, io,
+    fmt, io,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex, PoisonError},
@@ -25,6 +24,9 @@ use std::{
 };
 
 const CALL: &str = "ProcessGroup";
+
+/// The wait after which a process says how long it goes on. Before, others may just be starting.
+const TELLS_CURE: Duration = Duration::from_secs(10);
 
 /// The group of the processes of a cluster, all on this host. Each process has one or more ranks.
 ///
@@ -79,20 +81,6 @@ pub struct ProcessGroupBuilder {
     staging_bytes: usize,
     reads_directly: Option<bool>,
     on_wait: Arc<dyn Fn(&str) + Send + Sync>,
-}
-
-/// How the processes of a group find each other.
-enum Job {
-    Cluster(Arc<dyn ClusterResolver>),
-    Id { id: Box<UniqueId>, rank: usize, size: usize },
-}
-
-/// The place of this process among those of its job.
-struct Place {
-    /// The names of all processes of the job, with their addresses.
-    tasks: Vec<String>,
-    own: usize,
-    digest: u128,
 }
 
 /// One generation of the group, from its formation to the loss of a member.
@@ -295,8 +283,21 @@ impl ProcessGroupBuilder {
             replicas: self.replicas,
         });
         let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?));
-        let (generation, communicators) = self.form(CALL, &meeting, &place, Duration::ZERO)?;
-        Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
+        let joining = Joining::begin(place.own, place.tasks.len());
+        match self.form(CALL, &meeting, &place, Duration::ZERO) {
+            Ok((generation, communicators)) => {
+                joining.succeed();
+                Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
+            }
+            Err(error) => {
+                if let Error::Meeting { missing, .. } = &error
+                    && let Some(&task) = missing.first()
+                {
+                    joining.miss(task);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Forms a group with the other processes. If this process fails after the group was formed, it
@@ -327,7 +328,11 @@ impl ProcessGroupBuilder {
                     "; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step"
                 ),
             };
-            (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}", missing.join(", ")));
+            let cure = match waiting.waited < TELLS_CURE {
+                true => String::new(),
+                false => format!("; it gives up after {} s (see MultiWorkerBuilder::meeting)", self.timeout.as_secs()),
+            };
+            (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}{cure}", missing.join(", ")));
         };
         let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let formed = catch_unwind(AssertUnwindSafe(|| {
@@ -399,42 +404,6 @@ impl ProcessGroupBuilder {
     }
 }
 
-impl Job {
-    fn place(&self) -> Result<Place> {
-        match self {
-            Job::Cluster(resolver) => {
-                let role = Role::of(CALL, &**resolver)?;
-                check_on_this_host(CALL, &role)?;
-                let tasks: Vec<String> = match role.workers.is_empty() {
-                    // A program that runs alone: its process id is unique.
-                    true => vec![format!("process {}", std::process::id())],
-                    false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
-                };
-                Ok(Place { own: role.worker, digest: job_digest(&tasks), tasks })
-            }
-            &Job::Id { ref id, rank, size } => {
-                if rank >= size {
-                    let expected = format!("a rank below the size, {size}");
-                    return Err(Error::invalid(CALL, "rank", expected, rank.to_string()));
-                }
-                // Names are made for all ranks, so their number is compared first.
-                if size > MAX_TASKS {
-                    return Err(Error::invalid(CALL, "size", format!("at most {MAX_TASKS}"), size.to_string()));
-                }
-                id.check_here(rank)?;
-                let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();
-                Ok(Place { own: rank, digest: id.digest(), tasks })
-            }
-        }
-    }
-}
-
-impl Place {
-    fn own_task(&self) -> &str {
-        &self.tasks[self.own]
-    }
-}
-
 impl Processes for Generation {
     fn describe(&self, rank: usize) -> String {
         let Some(member) = self.members.iter().find(|member| member.ranks.contains(&rank)) else {
@@ -449,10 +418,10 @@ impl Processes for Generation {
         }
     }
 
-    fn blame(&self, rank: usize) {
+    fn blame(&self, rank: usize, why: Blame) {
         let member = self.members.iter().find(|member| member.ranks.contains(&rank));
         if let Some(process) = member.and_then(|member| member.process) {
-            tell_culprit(process);
+            tell_blame(process, why);
         }
     }
 }
@@ -462,14 +431,6 @@ impl fmt::Debug for ProcessGroup {
         let members: Vec<_> = self.members().collect();
         f.debug_struct("ProcessGroup").field("generation", &self.generation()).field("members", &members).finish()
     }
-}
-
-/// Returns a digest that only processes of the same job share: of the tasks with their addresses,
-/// and the job id of a launcher.
-fn job_digest(tasks: &[String]) -> u128 {
-    let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
-    let text = format!("{}\n{}", tasks.join("\n"), job.join("\n"));
-    u128::from(digest(&text)) << 64 | u128::from(digest(&format!("again {text}")))
 }
 
 fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {

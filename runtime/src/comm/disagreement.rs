@@ -21,13 +21,17 @@ impl Communicator {
     /// first.
     #[cold]
     pub(super) fn settle(&mut self, failure: Failure, signature: &Signature, agreement: &Agreement<'_>) -> Error {
-        match failure {
+        let error = match failure {
             Failure::Error(error) => error,
             Failure::Disagreement { peer } => {
                 let words = agreement.words(signature, &self.configuration);
                 self.explain(&words, peer, agreement.name(signature)).unwrap_or_else(|error| error)
             }
+        };
+        if let Error::Mismatch { replica, .. } = error {
+            self.engine.blame(replica);
         }
+        error
     }
 
     /// Exchanges calls of this name in words, with all ranks or with `peer` only, and returns the

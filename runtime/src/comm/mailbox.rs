@@ -11,6 +11,7 @@ use crate::{
 use consonance_kernels::{
     group::{Envelope, Fault, Mail, MailFault},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
+    os::launcher::Blame,
     sync::fork::Origin,
 };
 use consonance_spec::World;
@@ -292,6 +293,7 @@ fn error(
 ) -> Error {
     let own = reports.world().rank();
     let missing = |ranks: Vec<usize>, awaited: &[usize], what: &str| {
+        ranks.first().into_iter().for_each(|&rank| reports.blame(rank, Blame::Missing));
         let last = |rank| {
             let held_up: Vec<String> = awaited.iter().map(|rank| format!("replica {rank}")).collect();
             let what = match awaited.contains(&rank) {
@@ -313,6 +315,7 @@ fn error(
                 (false, of) => (bytes / (dtype.size() * of.map_or(1, |of| of.elements))).to_string(),
             };
             let argument = format!("the {} of a message to replica {to}", if has_dtype { "dtype" } else { "count" });
+            reports.blame(from, Blame::Differs);
             Error::Mismatch {
                 call: call.to_owned(),
                 replica: from,

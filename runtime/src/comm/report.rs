@@ -6,6 +6,7 @@ use crate::{
 };
 use consonance_kernels::{
     group::{End, Fault, LastCall, Reason, Witness},
+    os::launcher::Blame,
     shm::Segment,
 };
 use consonance_spec::World;
@@ -16,8 +17,8 @@ pub(crate) trait Processes: Send + Sync {
     /// Describes the process of a rank in words: its identity and its state.
     fn describe(&self, rank: usize) -> String;
 
-    /// Tells the launcher of this process that an error names the process of a rank.
-    fn blame(&self, rank: usize);
+    /// Tells the launcher of this process that an error names the process of a rank, and why.
+    fn blame(&self, rank: usize, why: Blame);
 }
 
 /// Makes the errors of calls that do not borrow the engine.
@@ -35,6 +36,13 @@ impl Reports {
     /// Makes the error for `fault` in the call of this name, which waited for at most `timeout`.
     pub(crate) fn error(&self, fault: Fault, name: &str, timeout: Duration) -> Error {
         report(&self.witness, self.processes.as_deref(), fault, name, timeout)
+    }
+
+    /// Tells the launcher of this process that an error names the process of a rank, and why.
+    pub(crate) fn blame(&self, rank: usize, why: Blame) {
+        if let Some(processes) = &self.processes {
+            processes.blame(self.witness.top_rank(rank), why);
+        }
     }
 
     /// Describes the process of a rank, if there are several.
@@ -57,27 +65,31 @@ pub(super) fn report(
         let last = last_words(witness.last_call(rank, kind::is_shown));
         process(rank).map_or(last.clone(), |process| format!("{last}; {process}"))
     };
+    let blame = |top_rank, why| {
+        if let Some(processes) = processes {
+            processes.blame(top_rank, why);
+        }
+    };
     let left = |replica: usize| {
         if let Some(late) = witness.gave_up_for(replica, timeout) {
             // It left because its own deadline had passed.
+            blame(witness.top_rank(late), Blame::Missing);
             let (reason, lost) = (words(Reason::Deadline).to_owned(), witness.is_lost(late));
             return Error::Aborted { call: call.clone(), replica: late, reason, lost, calls: vec![(late, said(late))] };
         }
         let lost = witness.is_lost(replica);
-        if let Some(processes) = processes {
-            processes.blame(witness.top_rank(replica));
-        }
+        blame(witness.top_rank(replica), Blame::Left);
         let last = if lost { said(replica) } else { last_words(witness.last_call(replica, kind::is_shown)) };
         Error::Left { call: call.clone(), replica, last, lost }
     };
     match fault {
         Fault::Mismatch => unreachable!("a disagreement is no error yet"),
         Fault::Left(rank) => left(witness.blame(rank)),
-        Fault::Missing(ranks) => Error::Timeout {
-            call,
-            waited: timeout,
-            missing: ranks.into_iter().map(|rank| (rank, said(rank))).collect(),
-        },
+        Fault::Missing(ranks) => {
+            ranks.first().into_iter().for_each(|&rank| blame(witness.top_rank(rank), Blame::Missing));
+            let missing = ranks.into_iter().map(|rank| (rank, said(rank))).collect();
+            Error::Timeout { call, waited: timeout, missing }
+        }
         Fault::Aborted(abort) => {
             // The end is recorded, unless a faulty process has overwritten it.
             let end = witness.end(kind::is_shown).unwrap_or(End {
@@ -106,16 +118,11 @@ pub(super) fn report(
                 }
                 _ => Default::default(),
             };
-            // The rank whose deadline passed is not at fault, and another group numbers
-            // differently.
-            match (processes, end.abort.reason) {
-                (Some(processes), Reason::Death) => processes.blame(end.abort.rank),
-                (None, _) | (_, Reason::Deadline) => {}
-                (Some(processes), _) if !end.inherited && end.abort.rank < witness.world().size() => {
-                    processes.blame(witness.top_rank(end.abort.rank));
-                }
-                _ => {}
-            }
+            let why = match end.abort.reason {
+                Reason::Death | Reason::Departure | Reason::Return | Reason::Leave => Blame::Left,
+                Reason::Deadline => Blame::Missing,
+                Reason::Panic | Reason::Failure | Reason::Memory => Blame::Failed,
+            };
             let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
             let calls = calls.into_iter().enumerate();
             let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
@@ -124,6 +131,12 @@ pub(super) fn report(
             if end.abort.reason == Reason::Deadline && !end.inherited && replica == own {
                 // This rank was late because another one was, whose name the group does not have.
                 replica = witness.gave_up_for(own, timeout).unwrap_or(own);
+            }
+            // Another group numbers differently.
+            match end.abort.reason {
+                Reason::Death => blame(replica, why),
+                _ if !end.inherited && replica < witness.world().size() => blame(witness.top_rank(replica), why),
+                _ => {}
             }
             Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
         }

@@ -167,6 +167,10 @@ pub trait Engine: Send {
         Explanation::default()
     }
 
+    /// Notes that an error says of this rank that its call differs from those of the others. An
+    /// engine of processes tells the launcher. By default this does nothing.
+    fn blame(&self, _rank: usize) {}
+
     /// Marks this rank idle or active. An idle rank makes no call before `company`, ranks of the
     /// same process, have ended theirs. A rank of `company` that waits for it fails with
     /// [`Error::Left`]. By default this does nothing, and such a rank waits until its deadline.

@@ -19,6 +19,7 @@ use crate::{
 use consonance_kernels::{
     group::{Endpoint, Fault, KeepWaiting, PostedCall},
     memory::{Memory, Space},
+    os::launcher::Blame,
 };
 use consonance_spec::{DType, Kind, Signature, World};
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -199,6 +200,9 @@ impl Host {
     #[cold]
     fn tell_late(&mut self, peer: Option<usize>, calls: &[PostedCall]) {
         let error = self.mismatch(peer, calls);
+        if let Error::Mismatch { replica, .. } = error {
+            self.blame(replica);
+        }
         self.late.get_or_insert(error);
     }
 
@@ -224,6 +228,12 @@ impl Engine for Host {
             path: Some(endpoint.take_path()),
             waited: Some(endpoint.waited()),
             topology: Some(endpoint.topology()),
+        }
+    }
+
+    fn blame(&self, rank: usize) {
+        if let Some(processes) = &self.processes {
+            processes.blame(self.endpoint.witness().top_rank(rank), Blame::Differs);
         }
     }
 

@@ -1,0 +1,225 @@
+//! What the workers tell their launcher: which worker an error names, and who waits for whom.
+//!
+//! A worker that fails takes others with it, and these may end before it does: after a panic it
+//! unwinds, and the others are told at once. So the order of their ends does not tell whose fault
+//! it was. The library knows: each error names a process. A process tells the launcher so through a
+//! pipe, before its program gets the error. Thus what an ended worker has told is there when its
+//! end is seen. A process also tells when it begins to wait for the other workers, and when it has
+//! joined them: only the launcher knows that one of them has ended before it could be found.
+
+use consonance_kernels::os::launcher::{Blame, Line, News, Post};
+use rustix::fs::{OFlags, fcntl_setfl};
+use std::{
+    collections::HashMap,
+    io::{self, PipeReader, PipeWriter, Read},
+    os::fd::AsRawFd,
+    process,
+};
+
+/// The pipe, and what was read from it.
+pub(super) struct Inbox {
+    reader: PipeReader,
+    /// Workers open it by its number.
+    writer: PipeWriter,
+    /// The beginning of a line that has not been read to its end.
+    rest: String,
+    /// The worker to which a process belongs: the worker's own, and those that it has started.
+    workers: HashMap<u32, usize>,
+    /// For a worker, the worker that its latest error names.
+    named: HashMap<usize, Named>,
+    /// The number of names that were read.
+    names: usize,
+    /// For a worker, how far it is in forming the group of all workers.
+    meetings: HashMap<usize, Meeting>,
+    /// Whether the group of all workers was ever formed.
+    has_met: bool,
+}
+
+/// A worker that an error names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) worker: usize,
+    pub(super) blame: Blame,
+    /// The position of this name among all that were read.
+    order: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    Waits,
+    Joined,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Inbox> {
+        let (reader, writer) = io::pipe()?;
+        fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+        Ok(Inbox {
+            reader,
+            writer,
+            rest: String::new(),
+            workers: HashMap::new(),
+            named: HashMap::new(),
+            names: 0,
+            meetings: HashMap::new(),
+            has_met: false,
+        })
+    }
+
+    /// Returns the place of a worker in a launch of so many.
+    pub(super) fn post(&self, worker: usize, workers: usize) -> Post {
+        let pipe = format!("/proc/{}/fd/{}", process::id(), self.writer.as_raw_fd());
+        Post { worker, workers, pipe: pipe.into() }
+    }
+
+    /// Notes that a worker has this process now, and forgets what an earlier one has told.
+    pub(super) fn begin(&mut self, worker: usize, pid: i32) {
+        self.read();
+        self.workers.retain(|_, of| *of != worker);
+        self.named.retain(|&from, named| from != worker && named.worker != worker);
+        self.meetings.remove(&worker);
+        self.workers.insert(pid.unsigned_abs(), worker);
+    }
+
+    /// Returns the worker whose fault it is that this one failed, if an error said so: the one that
+    /// it named, or whom that one named in turn. Of workers that name each other, the first that
+    /// was named is at fault: the others' errors are its consequence.
+    pub(super) fn culprit_of(&mut self, worker: usize) -> Option<Named> {
+        self.read();
+        let mut chain: Vec<Named> = Vec::new();
+        let mut at = worker;
+        while let Some(&next) = self.named.get(&at) {
+            chain.push(next);
+            // A circle begins after the name by which the chain came to this worker before.
+            let before = chain[..chain.len() - 1].iter().position(|named| named.worker == next.worker);
+            let circle = if next.worker == worker { Some(0) } else { before.map(|at| at + 1) };
+            if let Some(from) = circle {
+                return chain.split_off(from).into_iter().min_by_key(|named| named.order);
+            }
+            at = next.worker;
+        }
+        chain.pop()
+    }
+
+    /// Returns whether a worker waits for all others.
+    pub(super) fn waits(&mut self, worker: usize) -> bool {
+        self.read();
+        self.meetings.get(&worker) == Some(&Meeting::Waits)
+    }
+
+    /// Returns whether a worker is, or was, in a group of all workers.
+    pub(super) fn has_joined(&mut self, worker: usize) -> bool {
+        self.read();
+        self.meetings.get(&worker) == Some(&Meeting::Joined)
+    }
+
+    /// Returns whether the group of all workers was ever formed. A later one needs fewer workers.
+    pub(super) fn has_met(&mut self) -> bool {
+        self.read();
+        self.has_met
+    }
+
+    fn read(&mut self) {
+        let mut bytes = [0; 4096];
+        // Ends when the pipe is empty.
+        while let Ok(count @ 1..) = self.reader.read(&mut bytes) {
+            self.rest.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        let end = self.rest.rfind('\n').map_or(0, |end| end + 1);
+        let lines: String = self.rest.drain(..end).collect();
+        // A program may write anything here.
+        lines.lines().filter_map(|line| line.parse().ok()).for_each(|line| self.take(line));
+    }
+
+    fn take(&mut self, Line { worker, process, news }: Line) {
+        self.workers.entry(process).or_insert(worker);
+        match news {
+            News::Here => {}
+            News::Waits => _ = self.meetings.insert(worker, Meeting::Waits),
+            News::Joined => {
+                self.meetings.insert(worker, Meeting::Joined);
+                self.has_met = true;
+            }
+            News::GaveUp(missing) => {
+                self.meetings.remove(&worker);
+                missing.into_iter().for_each(|missing| self.name(worker, missing, Blame::Missing));
+            }
+            News::Blames(culprit, blame) => {
+                let culprit = self.workers.get(&culprit).copied();
+                culprit.into_iter().for_each(|culprit| self.name(worker, culprit, blame));
+            }
+        }
+    }
+
+    fn name(&mut self, from: usize, worker: usize, blame: Blame) {
+        self.names += 1;
+        self.named.insert(from, Named { worker, blame, order: self.names });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Returns an inbox of workers with the processes 10, 11, 12, ….
+    fn inbox() -> Inbox {
+        let mut inbox = Inbox::new().expect("a pipe");
+        (0..6).for_each(|worker| inbox.begin(worker, 10 + worker as i32));
+        inbox
+    }
+
+    fn culprits<const N: usize>(inbox: &mut Inbox, of: [usize; N]) -> [Option<(usize, Blame)>; N] {
+        of.map(|worker| inbox.culprit_of(worker).map(|named| (named.worker, named.blame)))
+    }
+
+    #[test]
+    fn the_first_of_a_chain_is_at_fault() {
+        let mut inbox = inbox();
+        assert_eq!(inbox.culprit_of(1), None);
+        inbox.writer.write_all(b"1 11 blames 12 left\nnonsense\n2 12 blames ").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2]), [Some((2, Blame::Left)), None]);
+        inbox.writer.write_all(b"13 failed\n1 11 blames 12 left 4\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2, 3]), [Some((3, Blame::Failed)), Some((3, Blame::Failed)), None]);
+    }
+
+    #[test]
+    fn of_workers_that_name_each_other_the_first_named_is_at_fault() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"1 11 blames 12 missing\n2 12 blames 11 left\n3 13 blames 11 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2, 3]), [Some((2, Blame::Missing)); 3]);
+        inbox.writer.write_all(b"4 14 blames 14 differs\n5 15 blames 14 differs\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [4, 5]), [Some((4, Blame::Differs)); 2]);
+    }
+
+    #[test]
+    fn a_process_that_a_worker_has_started_is_of_that_worker() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"1 77 here\n2 12 blames 77 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [2]), [Some((1, Blame::Left))]);
+    }
+
+    #[test]
+    fn a_replacement_answers_for_nothing_that_was_told_before() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"1 11 waits\n1 11 joined\n2 12 blames 11 left\n1 11 blames 13 left\n").expect("room");
+        inbox.begin(1, 20);
+        assert_eq!(culprits(&mut inbox, [1, 2]), [None; 2]);
+        assert!(!inbox.has_joined(1) && inbox.has_met());
+        inbox.writer.write_all(b"2 12 blames 11 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [2]), [None]);
+    }
+
+    #[test]
+    fn a_worker_waits_until_it_has_joined_or_given_up() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"0 10 waits\n1 11 waits\n2 12 here\n").expect("room");
+        assert_eq!([0, 1, 2].map(|worker| inbox.waits(worker)), [true, true, false]);
+        inbox.writer.write_all(b"0 10 gave-up 2\n1 11 joined\n").expect("room");
+        assert_eq!(
+            [0, 1].map(|worker| (inbox.waits(worker), inbox.has_joined(worker))),
+            [(false, false), (false, true)]
+        );
+        assert_eq!(culprits(&mut inbox, [0]), [Some((2, Blame::Missing))]);
+    }
+}
