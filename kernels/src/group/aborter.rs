@@ -50,8 +50,8 @@ impl Aborter {
     }
 
     /// Ends the group because `rank` did not come before a deadline of this one, which has waited
-    /// for `timeout`. Returns the rank at fault: if `rank` waits for another one in turn, the end of
-    /// that chain.
+    /// for `timeout`. Returns the rank at fault: if `rank` waits for another one in turn, the end
+    /// of that chain.
     pub fn give_up(&self, rank: usize, timeout: Duration) -> usize {
         if self.state.forked() {
             return rank;

@@ -294,8 +294,9 @@ record! {
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
         // The rest is used in the top group only, which was split from none.
-        /// The rank for which the rank waits in any group, or for whose message, or for which it has
-        /// last waited in vain, plus 1; 0 if it waits for none. In the numbering of the top group.
+        /// The rank for which the rank waits in any group, or for whose message, or for which it
+        /// has last waited in vain, plus 1; 0 if it waits for none. In the numbering of the top
+        /// group.
         pub(crate) blocker: AtomicU32,
         /// Signals that the rank got because a rank for which it waits made progress. Those ranks
         /// write it.

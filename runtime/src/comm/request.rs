@@ -50,8 +50,8 @@ type Outcome = Result<Option<usize>>;
 /// What is called at the end of a request.
 type Then = Box<dyn FnOnce(&Result<()>) + Send>;
 
-/// Makes a request. A thread that waits for it, and so for the rank in `mail`, advances that mailbox
-/// meanwhile.
+/// Makes a request. A thread that waits for it, and so for the rank in `mail`, advances that
+/// mailbox meanwhile.
 pub(crate) fn request(mail: Option<(Mail, Option<usize>)>) -> (Completion, Request) {
     let state = Mutex::new(State { outcome: None, then: Vec::new(), teller: None });
     let shared = Arc::new(Shared { state, changed: Condvar::new(), mail, origin: Origin::here() });
