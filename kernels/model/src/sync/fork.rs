@@ -1,14 +1,19 @@
 //! The model has no forks.
 
-#[derive(Clone, Copy)]
-pub(crate) struct Origin;
+use std::sync::OnceLock;
 
-impl Origin {
-    pub(crate) fn here() -> Origin {
-        Origin
+/// A value that the model makes once.
+pub(crate) struct PerProcess<T> {
+    made: OnceLock<T>,
+    make: fn() -> T,
+}
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new(make: fn() -> T) -> PerProcess<T> {
+        PerProcess { made: OnceLock::new(), make }
     }
 
-    pub(crate) fn forked(self) -> bool {
-        false
+    pub(crate) fn get(&self) -> &T {
+        self.made.get_or_init(self.make)
     }
 }
