@@ -7,7 +7,7 @@ use crate::{
     os::robust_list,
     sync::{
         atomics::{AtomicU32, Ordering},
-        futex::{MOST_WORDS, wait_for_any},
+        futex::{MOST_WORDS, Words},
     },
 };
 use std::{io, mem::ManuallyDrop, sync::Arc, thread, time::Duration};
@@ -77,13 +77,16 @@ impl Drop for Hold {
 /// # Panics
 /// If there is no such rank, or there are too many.
 pub(crate) fn await_deaths(segment: &Segment, ranks: &[usize], end: &AtomicU32) -> io::Result<Vec<usize>> {
+    // Nothing is allocated while the members live.
+    let mut words = Words::with_room(1 + ranks.len());
     loop {
         let mut died = Vec::new();
-        let mut words = vec![(end, 0, false)];
+        words.clear();
+        words.push(end, 0, false);
         for (position, &rank) in ranks.iter().enumerate() {
             let life = segment.life(rank);
             match life.alive() {
-                Some(value) => words.push((&life.word, value, true)),
+                Some(value) => words.push(&life.word, value, true),
                 None => {
                     life.wake();
                     died.push(position);
@@ -93,7 +96,7 @@ pub(crate) fn await_deaths(segment: &Segment, ranks: &[usize], end: &AtomicU32) 
         if !died.is_empty() || end.load(Ordering::Relaxed) != 0 {
             return Ok(died);
         }
-        wait_for_any(&words)?;
+        words.wait()?;
         if end.load(Ordering::Relaxed) == 0 && !ranks.iter().any(|&rank| segment.life(rank).has_died()) {
             thread::sleep(PAUSE);
         }

@@ -1,9 +1,9 @@
 //! Sleeping until a word changes.
 
 use super::atomics::AtomicU32;
-#[cfg(target_os = "linux")]
-use std::io;
 use std::time::Duration;
+#[cfg(target_os = "linux")]
+use std::{io, marker::PhantomData};
 
 /// The threads that sleep until a word changes. On Linux the kernel keeps this list, by the word's
 /// address.
@@ -40,44 +40,64 @@ impl Sleepers {
 #[cfg(target_os = "linux")]
 pub(crate) const MOST_WORDS: usize = 128;
 
-/// Sleeps while each word is the value beside it, without a limit; may wake early. The flag says
-/// that the word lies in memory that other processes map.
-///
-/// # Errors
-/// The system's, if it has no such call (Linux before 5.16).
-///
-/// # Panics
-/// If there are more than [`MOST_WORDS`] words.
+/// Words on which a thread sleeps together. The list is kept between sleeps.
 #[cfg(target_os = "linux")]
-pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32, bool)]) -> io::Result<()> {
-    /// A word, as the system declares it.
-    #[repr(C)]
-    struct Waiter {
-        value: u64,
-        address: u64,
-        flags: u32,
-        reserved: u32,
+pub(crate) struct Words<'a> {
+    waiters: Vec<Waiter>,
+    words: PhantomData<&'a AtomicU32>,
+}
+
+/// A word, as the system declares it.
+#[cfg(target_os = "linux")]
+#[repr(C)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+#[cfg(target_os = "linux")]
+impl<'a> Words<'a> {
+    /// Returns an empty list with room for so many words.
+    pub(crate) fn with_room(count: usize) -> Words<'a> {
+        Words { waiters: Vec::with_capacity(count), words: PhantomData }
     }
-    /// The word has 32 bits.
-    const BITS: u32 = 2;
-    assert!(words.len() <= MOST_WORDS, "{} words", words.len());
-    let waiter = |&(word, value, shared): &(&AtomicU32, u32, bool)| Waiter {
-        value: value.into(),
-        address: word.as_ptr().addr() as u64,
-        flags: BITS | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG.cast_unsigned() },
-        reserved: 0,
-    };
-    let waiters: Vec<Waiter> = words.iter().map(waiter).collect();
-    let none = std::ptr::null::<libc::timespec>();
-    let clock = libc::CLOCK_MONOTONIC;
-    // SAFETY: the list and the words live until the call returns.
-    match unsafe { libc::syscall(libc::SYS_futex_waitv, waiters.as_ptr(), waiters.len(), 0, none, clock) } {
-        0.. => Ok(()),
-        _ => match io::Error::last_os_error() {
-            // A word has changed before, or a signal came.
-            error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(()),
-            error => Err(error),
-        },
+
+    pub(crate) fn clear(&mut self) {
+        self.waiters.clear();
+    }
+
+    /// Adds a word, on which the thread sleeps while it is `value`. `shared` says that the word
+    /// lies in memory that other processes map.
+    ///
+    /// # Panics
+    /// If there are more than [`MOST_WORDS`] words.
+    pub(crate) fn push(&mut self, word: &'a AtomicU32, value: u32, shared: bool) {
+        /// The word has 32 bits.
+        const BITS: u32 = 2;
+        assert!(self.waiters.len() < MOST_WORDS, "{MOST_WORDS} words");
+        let flags = BITS | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG.cast_unsigned() };
+        let address = word.as_ptr().addr() as u64;
+        self.waiters.push(Waiter { value: value.into(), address, flags, reserved: 0 });
+    }
+
+    /// Sleeps while each word has its value, without a limit; may wake early.
+    ///
+    /// # Errors
+    /// The system's, if it has no such call (Linux before 5.16).
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        let (first, count) = (self.waiters.as_ptr(), self.waiters.len());
+        let (none, clock) = (std::ptr::null::<libc::timespec>(), libc::CLOCK_MONOTONIC);
+        // SAFETY: the list and the words live until the call returns.
+        match unsafe { libc::syscall(libc::SYS_futex_waitv, first, count, 0, none, clock) } {
+            0.. => Ok(()),
+            _ => match io::Error::last_os_error() {
+                // A word has changed before, or a signal came.
+                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(()),
+                error => Err(error),
+            },
+        }
     }
 }
 
