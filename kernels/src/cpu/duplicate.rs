@@ -69,7 +69,8 @@ impl HostBufMut<'_> {
     /// If `bytes` has another length than the elements.
     ///
     /// ```
-    /// use consonance_kernels::memory::HostBufMut;
+    /// # mod consonance { pub mod raw { pub use consonance_kernels::memory::*; } }
+    /// use consonance::raw::HostBufMut;
     /// let mut words = [0u16; 2];
     /// HostBufMut::from(words.as_mut_slice()).copy_from_bytes(&[1, 1, 2, 2]);
     /// assert_eq!(words, [0x0101, 0x0202]);

@@ -133,8 +133,11 @@ impl<'a> Buf<'a> {
     /// for its device.
     ///
     /// ```
-    /// use consonance_kernels::memory::{Buf, Space};
-    /// use consonance_spec::DType;
+    /// # mod consonance {
+    /// #     pub use consonance_spec::DType;
+    /// #     pub mod raw { pub use consonance_kernels::memory::*; }
+    /// # }
+    /// use consonance::{DType, raw::{Buf, Space}};
     /// use std::ptr::NonNull;
     /// let words = [1.5f32, 2.5];
     /// // SAFETY: the slice lives longer than the buffer.
@@ -218,8 +221,11 @@ impl<'a> BufMut<'a> {
     /// writes the elements during `'a`.
     ///
     /// ```
-    /// use consonance_kernels::memory::{BufMut, Space};
-    /// use consonance_spec::DType;
+    /// # mod consonance {
+    /// #     pub use consonance_spec::DType;
+    /// #     pub mod raw { pub use consonance_kernels::memory::*; }
+    /// # }
+    /// use consonance::{DType, raw::{BufMut, Space}};
     /// use std::ptr::NonNull;
     /// let mut words = [1.5f32, 2.5];
     /// // SAFETY: the slice lives longer than the buffer, and is used through it alone meanwhile.

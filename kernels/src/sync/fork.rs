@@ -15,7 +15,8 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Remembers the process that made it.
 ///
 /// ```
-/// use consonance_kernels::sync::fork::Origin;
+/// # mod consonance { pub mod raw { pub use consonance_kernels::sync::fork::Origin; } }
+/// use consonance::raw::Origin;
 /// assert!(!Origin::here().forked());
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -16,6 +16,11 @@ use std::{
 /// A clone shares the elements. A write copies them first if they are shared. The elements lie in
 /// host memory, unless an engine of a device has made them: see [`space`](Tensor::space).
 ///
+/// It has no arithmetic, on purpose: a program computes with a library of its own, and gives values
+/// to the replicas as tensors. [`as_slice`](Tensor::as_slice) and
+/// [`as_mut_slice`](Tensor::as_mut_slice) read and write the elements, `from` and
+/// [`into_vec`](Tensor::into_vec) move vectors in and out, and the feature `ndarray` has arrays.
+///
 /// ```
 /// use consonance::{DType, Tensor};
 /// let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
