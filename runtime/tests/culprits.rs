@@ -4,10 +4,12 @@
 mod fields;
 
 use consonance::{
-    CommunicationOptions, Communicator, Device, Error, MirroredStrategy, Tensor, VariableAggregation,
-    VariableSynchronization, dataset, raw::Reason,
+    CommunicationOptions, Communicator, Device, Error, MirroredStrategy,
+    ReduceOp::Sum,
+    Tensor, VariableAggregation, VariableSynchronization, dataset,
+    raw::{Agreement, Call, Reason},
 };
-use fields::abort;
+use fields::{abort, mismatch};
 use std::{
     mem,
     panic::{self, AssertUnwindSafe, catch_unwind},
@@ -200,5 +202,55 @@ fn what_a_data_set_throws_may_panic_when_it_is_dropped() {
         let error = returned(|| steps.next()).expect("an error").unwrap_err();
         assert!(matches!(error, Error::Other(_)), "{error}");
         assert!(steps.next().is_none() && steps.next().is_none());
+    }
+}
+
+/// Complex numbers of f32 lie in twice as many elements of f32. Data of a few bytes ride in one
+/// message, which a giver does not wait for: it gets the mismatch in its next call.
+#[test]
+fn elements_that_stand_for_another_type_on_one_rank_are_a_mismatch_at_any_size() {
+    let calls = ["all_reduce", "broadcast", "reduce", "gather", "scatter", "send/recv"];
+    for (name, count) in calls.into_iter().flat_map(|name| [2, 600, 200_000].map(|count| (name, count))) {
+        let ranks = if name == "send/recv" { 2 } else { 3 };
+        for odd in 0..ranks {
+            let make = |rank: &mut Communicator| {
+                let describe = || vec![("type".to_owned(), "c64".to_owned())];
+                let agreement = if rank.rank() == odd { Agreement::new(13, &describe) } else { Agreement::NONE };
+                let (send, mut part, mut all) = (vec![1.0f32; count], vec![0.0f32; count], vec![0.0f32; 3 * count]);
+                let (own, is_root) = (rank.rank(), rank.rank() == 0);
+                let call = match name {
+                    "all_reduce" => Call::AllReduce { op: Sum, send: None, recv: part.as_mut_slice().into() },
+                    "broadcast" => Call::Broadcast { data: part.as_mut_slice().into(), root: 0 },
+                    "reduce" => {
+                        let recv = is_root.then(|| part.as_mut_slice().into());
+                        Call::Reduce { op: Sum, send: Some(send.as_slice().into()), recv, root: 0 }
+                    }
+                    "gather" => {
+                        let recv = is_root.then(|| all.as_mut_slice().into());
+                        Call::Gather { send: Some(send.as_slice().into()), recv, counts: None, root: 0 }
+                    }
+                    "scatter" => {
+                        let (send, recv) = (is_root.then(|| all.as_slice().into()), Some(part.as_mut_slice().into()));
+                        Call::Scatter { send, recv, counts: None, root: 0 }
+                    }
+                    _ if own == 0 => Call::Send { data: send.as_slice().into(), to: 1 },
+                    _ => Call::Recv { data: part.as_mut_slice().into(), from: 0 },
+                };
+                let made = rank.execute(call, &agreement);
+                made.and_then(|()| rank.barrier()).unwrap_err()
+            };
+            let errors: Vec<Error> = thread::scope(|threads| {
+                let ranks = Communicator::threads(ranks).into_iter();
+                let ranks: Vec<_> = ranks.map(|mut rank| threads.spawn(move || make(&mut rank))).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            for error in &errors {
+                let (call, argument, ..) = mismatch(error);
+                assert_eq!((call, argument), (name, "type"), "{count} elements, rank {odd}: {error}");
+            }
+            if ranks > 2 {
+                assert!(errors.iter().all(|error| mismatch(error).2 == odd), "{errors:?}");
+            }
+        }
     }
 }
