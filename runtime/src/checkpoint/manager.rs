@@ -58,8 +58,8 @@ pub struct Restored {
     pub step: u64,
     /// The file.
     pub path: PathBuf,
-    /// An [`Error::InvalidCall`] for each newer file that is damaged, the newest first. It names the
-    /// file and what is wrong with it.
+    /// An [`Error::InvalidCall`] for each newer file that is damaged, the newest first. It names
+    /// the file and what is wrong with it.
     pub skipped: Vec<Error>,
 }
 

@@ -12,8 +12,8 @@
 //! number of replicas is not a power of two. If components are summed, replica 0 has the whole
 //! value after a restore.
 //!
-//! A [`CheckpointManager`] saves to a folder, keeps the last few checkpoints, and resumes the newest
-//! that is whole.
+//! A [`CheckpointManager`] saves to a folder, keeps the last few checkpoints, and resumes the
+//! newest that is whole.
 //!
 //! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all workers make the
 //! calls. To save, the chief writes the file and the others wait until it is written. To restore,
