@@ -105,8 +105,8 @@ pub fn range(start: i64, stop: i64, step: i64) -> Vec<i64> {
     numbers
 }
 
-/// Returns the order in which elements of data sets of these sizes are interleaved: the data set and
-/// the element in it.
+/// Returns the order in which elements of data sets of these sizes are interleaved: the data set
+/// and the element in it.
 ///
 /// There are `cycle_length` slots, which have their turns one after the other. In its turn a slot
 /// without a data set takes the next one. Then it gives `block_length` elements of it. If there are

@@ -3,8 +3,9 @@
 //! A [`Dataset`] is a sequence of elements, each a [nest](Nest) of tensors, that can be iterated
 //! any number of times. Make one from arrays in memory or in files ([`from_tensor_slices`]), from
 //! numbers ([`range`]), from any iterator ([`from_fn`]), or by implementing the trait. Its methods
-//! are adaptors like those of an iterator. [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its
-//! batches among replicas.
+//! are adaptors like those of an iterator.
+//! [`Strategy::distribute_dataset`](crate::Strategy::distribute_dataset) divides its batches among
+//! replicas.
 //!
 //! ```
 //! use consonance::{Dataset, MirroredStrategy, ReduceOp, Tensor, dataset};

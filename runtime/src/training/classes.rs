@@ -110,8 +110,8 @@ pub enum Curve {
 /// The area under a curve of many thresholds: the approximation of `tf.keras.metrics.AUC`.
 ///
 /// The thresholds are 0, 1 and those evenly between. The first and the last are moved outwards by
-/// 1e-7, so that every probability is above the one and below the other. Between two thresholds the ROC curve is a line, and the PR curve has
-/// the precision of the points between, as in TensorFlow.
+/// 1e-7, so that every probability is above the one and below the other. Between two thresholds the
+/// ROC curve is a line, and the PR curve has the precision of the points between, as in TensorFlow.
 ///
 /// It is a count for each threshold and class. Metrics of replicas must have the same thresholds.
 ///
