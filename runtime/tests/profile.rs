@@ -234,7 +234,7 @@ fn a_thread_takes_a_file_before_its_call_begins() {
 }
 
 #[test]
-fn calls_are_in_their_run_and_a_failure_is_marked() {
+fn calls_are_in_their_run_and_a_failure_has_the_replica_at_fault() {
     let folder = Folder::new("calls");
     run("calls", &folder.0);
     let files = folder.files();
@@ -243,10 +243,11 @@ fn calls_are_in_their_run_and_a_failure_is_marked() {
         let (run, calls) = records.split_first().expect("a run");
         assert_eq!(run.event, Event::Run);
         let names = calls.iter().map(|call| match call.event {
-            Event::Call(call) => (call.name, call.failed, call.waited.is_some()),
+            Event::Call(call) => (call.name, call.failed, call.culprit, call.waited.is_some()),
             Event::Run => panic!("{call:?}"),
         });
-        assert_eq!(names.collect::<Vec<_>>(), [(Kind::AllGather, false, true), (Kind::Broadcast, true, false)]);
+        let expected = [(Kind::AllGather, false, None, true), (Kind::Broadcast, true, Some(1), false)];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
         assert!(calls.iter().all(|call| run.begin <= call.begin && call.end <= run.end), "{records:?}");
     }
 }

@@ -209,6 +209,7 @@ fn slice(record: &Record, begin: Duration, last: Duration) -> Value {
                 ("path", call.path.map(|path| path.name().into())),
                 ("waited_us", call.waited.map(|waited| microseconds(waited).into())),
                 ("failed", call.failed.then_some(Value::Bool(true))),
+                ("culprit", call.culprit.map(Value::from)),
             ];
             for (key, value) in known {
                 if let Some(value) = value {
@@ -257,6 +258,7 @@ mod tests {
             path: end.map(|_| profile::Path::TwoShot),
             waited: end.map(|_| at(1500)),
             failed: false,
+            culprit: None,
         };
         Record { event: Event::Call(call), ..run(begin, end, replica) }
     }

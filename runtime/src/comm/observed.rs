@@ -2,7 +2,7 @@
 
 use super::{agreement::Agreement, call::Call};
 use crate::{
-    Communicator, Result,
+    Communicator, Error, Result,
     profile::{self, CallRecord, CallSpan, Event, Span, Transport},
 };
 use consonance_kernels::memory::{Buf, BufMut};
@@ -53,6 +53,7 @@ impl Communicator {
             path: None,
             waited: None,
             failed: false,
+            culprit: None,
         };
         let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
@@ -63,6 +64,7 @@ impl Communicator {
         record.waited = explained.waited.filter(|_| result.is_ok());
         record.path = explained.path.filter(|_| result.is_ok() && moves);
         record.failed = result.is_err();
+        record.culprit = result.as_ref().err().and_then(culprit);
         if let Some(span) = span {
             span.end(Event::Call(record));
         }
@@ -70,6 +72,19 @@ impl Communicator {
             traced.end(&record, result.as_ref().err());
         }
         result
+    }
+}
+
+/// Returns the replica that an error of a call names first.
+fn culprit(error: &Error) -> Option<usize> {
+    match error.root() {
+        Error::Mismatch { replica, .. } | Error::Left { replica, .. } | Error::Aborted { replica, .. } => {
+            Some(*replica)
+        }
+        Error::Panic { replica, .. } | Error::Replica { replica, .. } => Some(*replica),
+        Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } => *replica,
+        Error::Timeout { missing, .. } => missing.first().map(|(replica, _)| *replica),
+        Error::WrongContext { .. } | Error::Meeting { .. } | Error::System { .. } | Error::Other(_) => None,
     }
 }
 

@@ -56,6 +56,8 @@ pub struct CallRecord {
     pub waited: Option<Duration>,
     /// Whether it ended with an error.
     pub failed: bool,
+    /// The replica that the error names first, if it names one.
+    pub culprit: Option<usize>,
 }
 
 /// How the ranks of a group communicate.
@@ -106,7 +108,8 @@ impl Record {
             let transport = call.transport.map_or(0, |transport| transport as u8);
             let path = call.path.map_or(0, |path| path as u8);
             let codes = [code_of(call.name), code_of(call.step), op, dtype, transport, call.failed.into(), path, 0];
-            words[3..6].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited)]);
+            let culprit = call.culprit.map_or(0, |replica| replica as u64 + 1);
+            words[3..7].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited), culprit]);
         }
         words
     }
@@ -114,7 +117,7 @@ impl Record {
     /// Decodes a record. `None` if the words are none: the process was killed while it wrote them,
     /// or is of another version.
     pub fn from_words(words: &Words) -> Option<Record> {
-        let &[begin, end, ids, codes, bytes, waited, ..] = words;
+        let &[begin, end, ids, codes, bytes, waited, culprit, _] = words;
         let time = |time: u64| (time != UNKNOWN).then(|| Duration::from_nanos(time));
         let [name, step, op, dtype, transport, failed, path, _] = codes.to_le_bytes();
         let begin = time(begin)?;
@@ -131,6 +134,7 @@ impl Record {
                 path: read(path, &Path::ALL)?,
                 waited: time(waited),
                 failed: failed != 0,
+                culprit: culprit.checked_sub(1).map(|replica| replica as usize),
             }),
         };
         let is_valid = end.is_none_or(|end| begin <= end);
@@ -166,6 +170,7 @@ mod tests {
                 path,
                 waited,
                 failed: name != step,
+                culprit: dtype.map(|dtype| dtype as usize),
             })
         };
         let ops = [None].into_iter().chain(ReduceOp::ALL.into_iter().map(Some));
