@@ -107,8 +107,8 @@ impl CommunicationOptions {
     ///
     /// * A replica that contributes a NaN to
     ///   [`all_reduce`](crate::ReplicaContext::all_reduce),
-    ///   [`reduce_scatter`](crate::ReplicaContext::reduce_scatter), a call of their names on slices,
-    ///   or a bucket of an [overlap](crate::ReplicaContext::overlap) is named in an
+    ///   [`reduce_scatter`](crate::ReplicaContext::reduce_scatter), a call of their names on
+    ///   slices, or a bucket of an [overlap](crate::ReplicaContext::overlap) is named in an
     ///   [`Error::InvalidCall`] on all replicas, whether or not their result has a NaN.
     /// * Several workers that assign different values to a variable outside of replicas, or add
     ///   different ones, get an [`Error::Mismatch`], and the variable does not change. The

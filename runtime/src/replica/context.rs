@@ -105,12 +105,12 @@ impl ReplicaContext<'_> {
     /// Combines `value` over all replicas. Every replica gets the result.
     ///
     /// Structure, dtypes and shapes are the same on all replicas. A tensor whose elements are not
-    /// shared is reduced in its own memory, and so is a `Vec` of numbers, which is one tensor. Small
-    /// tensors are fused ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is a
-    /// float: f64 for 32 and 64 bits, f32 for 8 and 16. Plain integers in a nest cannot hold that
-    /// result; pass a [`Tensor`] instead. For [`IndexedSlices`](crate::IndexedSlices) the result has
-    /// the rows of all replicas, in replica order; for the mean they are divided by the number of
-    /// replicas.
+    /// shared is reduced in its own memory, and so is a `Vec` of numbers, which is one tensor.
+    /// Small tensors are fused ([`CommunicationOptions::bytes_per_pack`]). The mean of integers is
+    /// a float: f64 for 32 and 64 bits, f32 for 8 and 16. Plain integers in a nest cannot hold that
+    /// result; pass a [`Tensor`] instead. For [`IndexedSlices`](crate::IndexedSlices) the result
+    /// has the rows of all replicas, in replica order; for the mean they are divided by the number
+    /// of replicas.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or

@@ -161,9 +161,9 @@ impl ReplicaContext<'_> {
     ///
     /// After an [`Error::Mismatch`] of a bucket, or a NaN that
     /// [`verify`](CommunicationOptions::verify) finds in one, no further bucket is all-reduced. All
-    /// their values fail with that error, on all replicas, and the group still works. If `body` fails with any
-    /// other error the group is aborted, as by a replica's own failure: the other replicas may have
-    /// passed more or fewer values, and no later call may match theirs.
+    /// their values fail with that error, on all replicas, and the group still works. If `body`
+    /// fails with any other error the group is aborted, as by a replica's own failure: the other
+    /// replicas may have passed more or fewer values, and no later call may match theirs.
     ///
     /// # Panics
     /// If `body` panics. The group is then aborted, so that no other replica waits.
