@@ -101,6 +101,19 @@ fn no_damage_to_a_file_gives_another_step_or_value() {
 }
 
 #[test]
+fn a_changed_number_of_steps_is_damage_even_under_its_name() {
+    let folder = Folder::new("changed-step");
+    let (manager, x) = saved(&folder, &[7]);
+    let path = manager.latest_checkpoint().unwrap().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let number = bytes.windows(3).position(|bytes| bytes == b" 7\"").expect("the number is in the header");
+    bytes[number + 1] = b'8';
+    fs::write(path.with_file_name("ckpt-8.safetensors"), bytes).unwrap();
+    let resumed = restore(&manager, &x).unwrap().unwrap();
+    assert_eq!((resumed.step, value(&x), resumed.skipped.len()), (7, 7, 1));
+}
+
+#[test]
 fn checkpoints_that_are_all_damaged_are_an_error_about_the_newest() {
     let folder = Folder::new("all-damaged");
     let (manager, x) = saved(&folder, &[1, 2]);
