@@ -825,8 +825,8 @@ fn a_reduction_that_a_scope_refuses_has_its_own_name_in_the_errors() {
         let mut data = [1.0f32; 4];
         rank.scope(|scope| scope.reduce_scatter(op, &mut data)?.wait())
     };
-    let calls: [(_, &(dyn Fn(&mut Communicator, &str) -> Result<()> + Sync)); 2] =
-        [("reduce", &reduce), ("reduce_scatter", &scatter)];
+    type Make<'a> = &'a (dyn Fn(&mut Communicator, &str) -> Result<()> + Sync);
+    let calls: [(&str, Make<'_>); 2] = [("reduce", &reduce), ("reduce_scatter", &scatter)];
     for (call, make) in calls {
         // A name that no operation has, and an operation that f32 has not.
         for op in ["avg", "xor"] {
