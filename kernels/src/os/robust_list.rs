@@ -127,8 +127,10 @@ impl List {
             // SAFETY: the call has no arguments.
             let thread = unsafe { libc::gettid() }.cast_unsigned();
             let _ = tell.send(if is_set { Ok(thread) } else { Err(io::Error::last_os_error()) });
-            while is_set {
-                thread::park();
+            if is_set {
+                loop {
+                    thread::park();
+                }
             }
         })?;
         let thread = told.recv().map_err(io::Error::other)??;

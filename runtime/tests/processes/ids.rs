@@ -118,7 +118,7 @@ fn who_is_missing_or_elsewhere_is_named() {
 fn a_size_above_the_limit_is_refused_before_anything_is_made() {
     let id = UniqueId::new().unwrap();
     for size in [1025, 1 << 30, usize::MAX] {
-        let error = ProcessGroup::with_id(&id, 0, size).join().err().expect("no group");
+        let error = ProcessGroup::with_id(&id, 0, size).join().expect_err("no group");
         assert_eq!((refusal(&error), found(&error)), (("ProcessGroup", "size", None), &*size.to_string()));
     }
 }
