@@ -37,8 +37,9 @@ const GIVES_UP: Duration = Duration::from_millis(400);
 /// How long processes wait for each other to form a group.
 const MEETS: Duration = Duration::from_secs(30);
 
-/// The staging memory of a rank, the least possible: large data pass through it in many parts.
-const STAGING_BYTES: usize = 256 << 10;
+/// The staging memory of a rank: even data of some KiB pass through it in several parts, and large
+/// data in some hundred.
+const STAGING_BYTES: usize = 8 << 10;
 
 /// The interval at which a process reports its round if it is not affected by a fault.
 const TELLS: Duration = Duration::from_millis(50);
