@@ -56,7 +56,7 @@ struct Open {
 const PASSES_PER_CHECK: u32 = 16;
 
 /// How long a rank that gave up a wait is taken to be held up by the rank for which it waited.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Mail {
     /// Makes a mailbox. It takes memory of the group from the first request on.
