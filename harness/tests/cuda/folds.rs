@@ -9,7 +9,8 @@ use consonance_spec::{DType, ReduceOp};
 const BLOCK: usize = 256;
 
 /// Returns the cases of an operation on a type: each number of inputs from 1 to 9 with each length
-/// at an edge, and all pairs of values of the other factors.
+/// at an edge of up to a block, up to 3 inputs with each length of two blocks, and all pairs of
+/// values of the other factors.
 pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<FoldCase> {
     let vector = 16 / dtype.size();
     let lengths = [
@@ -30,7 +31,8 @@ pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<FoldCase> {
     let case = |row: &Vec<usize>| FoldCase {
         op,
         dtype,
-        sources: row[0] + 1,
+        // Each block reads its sources in the same way, whatever the number of blocks.
+        sources: if lengths[row[1]] > BLOCK * vector + 1 { row[0] % 3 + 1 } else { row[0] + 1 },
         count: lengths[row[1]],
         offsets: offsets[row[2]].to_vec(),
         in_place: row[3] == 1,
