@@ -71,8 +71,8 @@ impl fmt::Display for State {
     }
 }
 
-/// Writes one sentence: `worker 1 (pid 4428): left with status 0 before a call of the others; worker 0
-/// (pid 4427): exit status 1`.
+/// Writes one sentence: `worker 1 (pid 4428): left with status 0 before a call of the others;
+/// worker 0 (pid 4427): exit status 1`.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { worker, pid, state, blame, first } = self;
