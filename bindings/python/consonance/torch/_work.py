@@ -1,5 +1,7 @@
 """Calls that were started, as PyTorch sees them."""
 
+import atexit
+import os
 import threading
 import time
 from collections import deque
@@ -97,10 +99,19 @@ class _Finisher:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._jobs: deque[Callable[[], Any]] = deque()
-        self._idle = 0
+        self._idle = self._busy = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Waits a while for what runs: in PyTorch's C++ code a thread that the interpreter ends aborts the process."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout=10)
 
     def submit(self, job: Callable[[], Any]) -> None:
         with self._changed:
+            if self._is_closed:
+                return
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._changed.notify()
@@ -117,7 +128,17 @@ class _Finisher:
                 if not has_job:
                     return
                 job = self._jobs.popleft()
-            job()
+                self._busy += 1
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._busy -= 1
+                    if self._is_closed:
+                        self._changed.notify_all()
 
 
 _finisher = _Finisher()
+atexit.register(_finisher.close)
+# The child of a fork has none of these threads, and must not wait for them.
+os.register_at_fork(after_in_child=_finisher.__init__)
