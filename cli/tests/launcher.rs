@@ -388,7 +388,7 @@ fn play_the_panicking_chief() -> ! {
     process::exit(if chief { 101 } else { 1 })
 }
 
-/// Worker 1 is at fault. Each fault is played so often, since the order of the workers' ends differs.
+/// Worker 1 is at fault. Each fault is played so often, since the order of ends differs.
 const RUNS: usize = 10;
 
 /// Launches three workers of which the one with index 1 has this fault, [`RUNS`] times, and returns
