@@ -258,7 +258,9 @@ def objects():
     if rank == 0:
         dist.send_object_list([{"c": 3}], dst=1)
     elif rank == 1:
-        dist.recv_object_list(several[:1], src=0)
+        message = [None]
+        dist.recv_object_list(message, src=0)
+        assert message == [{"c": 3}]
     return [torch.tensor([one["rank"] for one in gathered] + [several[0]["a"], len(own[0])])]
 
 
