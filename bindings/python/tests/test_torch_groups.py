@@ -1,7 +1,9 @@
 """Groups that are split, coalesced, forked or asked for what they are not."""
 
+import gc
 import inspect
 import os
+import weakref
 
 import pytest
 
@@ -76,9 +78,28 @@ def coalesced(group):
     return True
 
 
+@pytest.mark.skipif(not _IS_BACKEND, reason="PyTorch coalesces calls of groups that are written in Python since 2.14")
 @pytest.mark.parametrize("size", [2, 3])
 def test_calls_are_coalesced(size, tmp_path):
     ranks(size, tmp_path, coalesced)
+
+
+def coalescing_that_fails(group):
+    with pytest.raises(ValueError):
+        with dist._coalescing_manager(group, torch.device("cpu"), async_ops=True):
+            dist.broadcast(torch.ones(2), 0, group)
+            dist.broadcast(torch.ones(2).to_sparse(), 0, group)
+    data = torch.ones(2)
+    dist.broadcast(data, 0, group, async_op=True).wait()
+    kept = weakref.ref(data)
+    del data
+    gc.collect()
+    return kept() is None
+
+
+@pytest.mark.skipif(not _IS_BACKEND, reason="PyTorch coalesces calls of groups that are written in Python since 2.14")
+def test_an_error_ends_the_coalescing_of_calls(tmp_path):
+    assert ranks(2, tmp_path, coalescing_that_fails) == [True] * 2
 
 
 def forked(group):

@@ -81,8 +81,12 @@ class _Collectives:
         data = () if data is _NOTHING else (data,)
         try:
             made = call(*data, async_op=given.starts, timeout=given.timeout, **arguments)
-        except RuntimeError as error:
-            raise _errors.of(error) from None
+        except Exception as error:
+            # PyTorch does not end the coalescing of calls whose block raises an error.
+            self._coalesced = None
+            if isinstance(error, RuntimeError):
+                raise _errors.of(error) from None
+            raise
         if not given.starts:
             return None
         work = Work([made], outputs)
