@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="pip install ray runs the tests of its collectives")
 
 
 def actor():
