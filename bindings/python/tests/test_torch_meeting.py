@@ -199,8 +199,9 @@ dist.destroy_process_group()
 RESTARTS = int(os.environ.get("CONSONANCE_TORCH_RESTARTS", "2"))
 
 
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("rendezvous", [["--standalone"], ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]])
+@pytest.mark.parametrize(
+    "rendezvous, late", [(["--standalone"], 0), (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], 1)]
+)
 def test_torchrun_restarts_ranks_that_were_killed(rendezvous, late, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
