@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -100,6 +101,53 @@ def test_ranks_that_are_killed_at_any_step_do_not_mislead_the_next_attempt(last)
         assert one_id(store, 3, begins) not in before
 
 
+class Replaced(Store):
+    """A store, for a rank that is killed alone as soon as it has set its answer."""
+
+    def __init__(self, store):
+        super().__init__(store, threading.Event())
+
+    def __getattr__(self, name):
+        call = super().__getattr__(name)
+
+        def then_killed(*args):
+            call(*args)
+            if name == "set":
+                self._killed.set()
+
+        return then_killed if name == "set" else call
+
+
+def joins(stores):
+    """Ranks that are threads join over these stores: one for each start, `(rank, store, begin)`. Returns their sums."""
+    ended, size = {}, 1 + max(rank for rank, _, _ in stores)
+
+    def run(rank, store, begin):
+        time.sleep(begin)
+        try:
+            with _join.join(store, rank, size, LIMIT) as comm:
+                ended[rank] = comm.all_reduce(torch.ones(1)).tolist()
+        except Killed:
+            pass
+        except Exception as error:
+            ended[rank] = error
+
+    threads = [threading.Thread(target=run, args=one) for one in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return ended
+
+
+# Rank 2 comes after the replacement of rank 1, so rank 0 collects; or before it, so rank 0 has set `start`.
+@pytest.mark.parametrize("begins", [(0, 0.4, 0.8), (0, 0.8, 0.4)])
+def test_a_rank_that_is_replaced_alone_meets_the_others(begins):
+    store = dist.HashStore()
+    stores = [(1, Replaced(store), 0), *[(rank, store, begin) for rank, begin in enumerate(begins)]]
+    assert joins(stores) == {rank: [3.0] for rank in range(3)}
+
+
 def test_fifty_restarts_over_one_store_meet():
     store, chance, ids = dist.HashStore(), random.Random(7), set()
     for _ in range(50):
@@ -111,12 +159,15 @@ def test_fifty_restarts_over_one_store_meet():
 
 
 @pytest.mark.parametrize("absent", [0, 1, 2])
-def test_a_rank_that_does_not_come_is_named_after_the_timeout(absent):
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(absent, monkeypatch, capsys):
     store = dist.HashStore()
+    monkeypatch.setattr(_join, "_SAYS_S", 0.3)
     one_id(store, 3)
     begins = [1.5 if rank == absent else 0 for rank in range(3)]
     errors = attempt(store, 3, begins, None, timedelta(seconds=1))
+    said = capsys.readouterr().err
     for rank in {0, 1, 2} - {absent}:
+        assert re.search(rf"^consonance: rank {rank} has waited \d s for rank {absent}$", said, re.M), said
         error = errors[rank]
         assert isinstance(error, consonance.torch.MeetingError) and isinstance(error, dist.DistBackendError), error
         assert (error.task, error.missing) == (f"rank {rank}", [absent])

@@ -6,16 +6,19 @@ believes only an answer to what it has just made:
 1. Rank 0 makes the group's id, and sets ``id``.
 2. Each other rank makes a word, and sets ``answer RANK`` to its word and the id. If the id changes, it answers again.
 3. When all answers have its own id, rank 0 sets ``start`` to the id and all words. A rank whose word is there joins.
+4. Until it has joined, rank 0 looks whether a rank was started again and has a new word, and sets ``start`` again.
 
 An answer to another id, or a start without the rank's word, is of another group.
 """
 
+import contextlib
 import json
 import secrets
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -55,7 +58,8 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communi
     meeting = _Meeting(store, rank, size, limit(timeout) or _WAIT)
     id = meeting.lead() if rank == 0 else meeting.follow()
     try:
-        return Communicator(id, rank, size, timeout=limit(timeout), join_timeout=meeting.left())
+        with meeting.going_on(id) if rank == 0 else contextlib.nullcontext():
+            return Communicator(id, rank, size, timeout=limit(timeout), join_timeout=meeting.left())
     except Error as error:
         raise _errors.of(error) from None
 
@@ -66,6 +70,8 @@ class _Meeting:
     def __init__(self, store: dist.Store, rank: int, size: int, wait: timedelta) -> None:
         self._store, self._rank, self._size, self._wait = store, rank, size, wait
         self._begin, self._pause_s, self._says_s = time.monotonic(), _SOON_S, _SAYS_S
+        # What rank 0 has set ``start`` to.
+        self._start: dict[str, Any] | None = None
 
     def left(self) -> timedelta:
         """Returns the time that is left, which is more than none."""
@@ -75,13 +81,42 @@ class _Meeting:
         """Returns the id of the group, when all ranks have answered it."""
         own = UniqueId()
         self._store.set("id", str(own))
-        answers: dict[int, Any] = {}
-        while missing := self._missing(str(own), answers):
-            self._pause(lambda missing=missing: missing)
+        while self._start is None:
+            missing = self._collect(own)
+            if missing:
+                self._pause(lambda missing=missing: missing)
+        return _checked(own, self._start["problem"])
+
+    @contextlib.contextmanager
+    def going_on(self, own: UniqueId) -> Iterator[None]:
+        """Lets ranks that are started again into the group, while the block runs on rank 0."""
+        has_ended = threading.Event()
+
+        def collect() -> None:
+            # If the store has ended, nobody can come.
+            with contextlib.suppress(RuntimeError):
+                while not has_ended.wait(_RARELY_S):
+                    self._collect(own)
+
+        thread = threading.Thread(target=collect, name="consonance meeting", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
+
+    def _collect(self, own: UniqueId) -> list[int]:
+        """Sets ``start`` if all ranks have answered, and it is not what it was. Returns the ranks that have not."""
+        answers = self._answers(str(own))
+        missing = self._missing(answers)
         problem = next(filter(None, (_problem(own.place, rank, answers[rank]) for rank in sorted(answers))), None)
-        words = {rank: answer["word"] for rank, answer in answers.items()}
-        self._store.set("start", json.dumps({"id": str(own), "words": words, "problem": problem}))
-        return _checked(own, problem)
+        words = {str(rank): answer["word"] for rank, answer in answers.items()}
+        start = {"id": str(own), "words": words, "problem": problem}
+        if not missing and start != self._start:
+            self._store.set("start", json.dumps(start))
+            self._start = start
+        return missing
 
     def follow(self) -> UniqueId:
         """Returns the id of the group, when rank 0 has this rank's answer to it."""
@@ -96,14 +131,14 @@ class _Meeting:
             if start is not None and start["words"].get(str(self._rank)) == word:
                 return _checked(UniqueId(start["id"]), start["problem"])
             # Who has not answered the id is missing; if all have, or there is no id, it is rank 0.
-            self._pause(lambda id=answered: (self._missing(id, {}) if id else []) or [0])
+            self._pause(lambda id=answered: (self._missing(self._answers(id)) if id else []) or [0])
 
-    def _missing(self, id: str, answers: dict[int, Any]) -> list[int]:
-        """Takes the answers to this id that have come. Returns the ranks that have not answered it."""
-        for rank in range(1, self._size):
-            answer = None if rank in answers else json.loads(self._get(f"answer {rank}") or "null")
-            if answer is not None and answer["id"] == id:
-                answers[rank] = answer
+    def _answers(self, id: str) -> dict[int, Any]:
+        """Returns the answers to this id, by rank: anew each time, for a rank may be started again."""
+        answers = {rank: json.loads(self._get(f"answer {rank}") or "null") for rank in range(1, self._size)}
+        return {rank: answer for rank, answer in answers.items() if answer is not None and answer["id"] == id}
+
+    def _missing(self, answers: dict[int, Any]) -> list[int]:
         return [rank for rank in range(1, self._size) if rank not in answers]
 
     def _get(self, key: str) -> str | None:
