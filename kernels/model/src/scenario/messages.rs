@@ -242,7 +242,7 @@ pub(super) fn messages_of_a_split() {
 }
 
 /// The number of operations of a rank in [`messages_and_death`], plus one.
-pub(super) const MESSAGE_DEATHS: u32 = 100;
+pub(super) const MESSAGE_DEATHS: u32 = 160;
 
 /// The process of one rank dies at any operation while its cells are full. The other rank has its
 /// message or learns of the death.

@@ -126,7 +126,7 @@ pub(super) fn windows_and_next_round() {
 }
 
 /// The number of operations of a rank in [`windows_and_death`], plus one.
-pub(super) const DEATHS: u32 = 100;
+pub(super) const DEATHS: u32 = 160;
 
 /// The process of one rank dies at any operation. Another thread notices and reports the death. The
 /// other rank has its result or learns of the death.
