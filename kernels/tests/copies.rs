@@ -9,7 +9,7 @@ use consonance_kernels::{
         rows::copy_rows,
     },
     group::{
-        Endpoint, Mail, PeerBuffers,
+        Deadline, Endpoint, Mail, PeerBuffers,
         plan::{Chunking, Targets},
     },
     memory::{HostBufMut, HostMemory},
@@ -18,12 +18,7 @@ use consonance_kernels::{
 };
 use consonance_memcpy::{found, watched};
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 /// Elements of a rank's data: inline, and in one window and several.
 const COUNTS: [usize; 6] = [300, 1000, 2048, 5000, 40_000, 700_000];
@@ -73,7 +68,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
 
 /// Sends messages between the two ranks that come before their receive, and to this rank itself.
 fn messages(mail: &Mail, count: usize) {
-    let (rank, limit) = (mail.world().rank(), Some(Instant::now() + Duration::from_secs(60)));
+    let (rank, limit) = (mail.world().rank(), Deadline::after(Duration::from_secs(60)));
     let own = vec![rank as f32; count];
     let mut all = vec![9f32; count];
     for tag in [1, 2] {

@@ -64,8 +64,8 @@ impl Aborter {
     }
 
     /// Returns the rank that holds up `rank`: itself, or the end of its chain of waits.
-    pub fn held_up_by(&self, rank: usize, timeout: Duration) -> usize {
-        if self.state.forked() { rank } else { self.state.end_of_waits(self.rank, rank, timeout / 2) }
+    pub fn held_up_by(&self, rank: usize) -> usize {
+        if self.state.forked() { rank } else { self.state.end_of_waits(self.rank, rank) }
     }
 
     /// Returns the abort that ended the group, if it was ended; `None` in a forked process.

@@ -57,26 +57,30 @@ impl GroupState {
     }
 
     /// Publishes that the thread of `rank` that said that it waits goes on.
-    pub(super) fn say_goes_on(&self, rank: usize) {
+    pub(super) fn say_goes_on(&self, rank: usize, peer: usize) {
         self.records()[rank].sleeper.waits_for.store(0, Ordering::Relaxed);
-        self.say_unblocked(rank);
+        self.say_unblocked(rank, peer);
     }
 
     /// Does the same after a wait for a message.
-    pub(super) fn say_unblocked(&self, rank: usize) {
+    pub(super) fn say_unblocked(&self, rank: usize, peer: usize) {
         let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
-        // A rank that gave up stays in the chain.
-        if gave_up.load(Ordering::Relaxed) == 0 {
-            blocker.store(0, Ordering::Relaxed);
+        let said = self.top_rank(peer) as u32 + 1;
+        // A rank that gave up stays in the chain. Another thread of the rank may wait for another
+        // peer, or begin to.
+        if blocker.load(Ordering::Relaxed) == said && gave_up.load(Ordering::Relaxed) == 0 {
+            let _ = blocker.compare_exchange(said, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Publishes that the wait of `rank` for `peer`, if it said that one last, was in vain: its
-    /// deadline has passed, `peer` has left, or the group has ended.
-    pub(super) fn say_gives_up(&self, rank: usize, peer: usize) {
+    /// deadline has passed, `peer` has left, or the group has ended. The rank stays in the chain
+    /// for the time of `patience`.
+    pub(super) fn say_gives_up(&self, rank: usize, peer: usize, patience: Duration) {
         let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
         if blocker.load(Ordering::Relaxed) == self.top_rank(peer) as u32 + 1 {
-            gave_up.store(now().max(1), Ordering::Relaxed);
+            let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+            gave_up.store(now().saturating_add(nanos).max(1), Ordering::Relaxed);
         }
     }
 
@@ -95,11 +99,11 @@ impl GroupState {
 
     /// Ends the group because `rank` has waited for the ranks `awaited` until its deadline, and for
     /// the first of them last. Returns the fault: the ranks that hold it up, or the end of the
-    /// group by another rank. For `patience` see [`end_of_waits`](GroupState::end_of_waits).
+    /// group by another rank. For `patience` see [`say_gives_up`](GroupState::say_gives_up).
     pub(super) fn give_up(&self, generation: Generation, rank: usize, awaited: &[usize], patience: Duration) -> Fault {
-        let first = self.end_of_waits(rank, awaited[0], patience);
-        let missing = self.ends_of_waits(rank, awaited, patience);
-        self.say_gives_up(rank, awaited[0]);
+        let first = self.end_of_waits(rank, awaited[0]);
+        let missing = self.ends_of_waits(rank, awaited);
+        self.say_gives_up(rank, awaited[0], patience);
         match self.abort(generation, Abort { rank: first, reason: Reason::Deadline }) {
             true => Fault::Missing(missing),
             false => self.aborted(generation).map_or(Fault::Missing(missing), Fault::Aborted),
@@ -108,8 +112,8 @@ impl GroupState {
 
     /// Returns the ranks that hold up `rank`, which waits for the ranks `awaited`, each once, in
     /// ascending order.
-    pub(super) fn ends_of_waits(&self, rank: usize, awaited: &[usize], patience: Duration) -> Vec<usize> {
-        let mut ends: Vec<usize> = awaited.iter().map(|&peer| self.end_of_waits(rank, peer, patience)).collect();
+    pub(super) fn ends_of_waits(&self, rank: usize, awaited: &[usize]) -> Vec<usize> {
+        let mut ends: Vec<usize> = awaited.iter().map(|&peer| self.end_of_waits(rank, peer)).collect();
         ends.sort_unstable();
         ends.dedup();
         ends
@@ -117,15 +121,15 @@ impl GroupState {
 
     /// Returns the rank that holds up `rank`, which waits for `peer`: the end of the chain of waits
     /// that begins there. If the end is no rank of this group, returns the last rank of the chain
-    /// that is one; if there is no end, returns `peer`. A rank that gave up a wait counts as one
-    /// that waits, for the time of `patience`.
-    pub(super) fn end_of_waits(&self, rank: usize, peer: usize, patience: Duration) -> usize {
+    /// that is one; if there is no end, returns `peer`. A rank that gave up a wait a short time ago
+    /// counts as one that waits.
+    pub(super) fn end_of_waits(&self, rank: usize, peer: usize) -> usize {
         let own = self.top_rank(rank);
         let (mut at, mut last) = (self.top_rank(peer), peer);
         // No chain without a circle is longer. Other processes write the words that it is read
         // from.
         for _ in 0..self.top().records().len() {
-            let Some(next) = self.blocker(at, patience) else { return last };
+            let Some(next) = self.blocker(at) else { return last };
             if next == own {
                 return peer;
             }
@@ -135,18 +139,18 @@ impl GroupState {
         peer
     }
 
-    /// Returns the rank that held up `rank`, if `rank` gave up its wait for it less than `patience`
-    /// ago, and has not waited since.
-    pub(super) fn gave_up_for(&self, rank: usize, patience: Duration) -> Option<usize> {
+    /// Returns the rank that held up `rank`, if `rank` gave up its wait for it a short time ago, and
+    /// has not waited since.
+    pub(super) fn gave_up_for(&self, rank: usize) -> Option<usize> {
         // Relaxed: the caller was told of what `rank` did after it gave up.
         let has_given_up = self.sleeper(rank).gave_up.load(Ordering::Relaxed) != 0;
-        let next = self.blocker(self.top_rank(rank), patience).filter(|_| has_given_up)?;
-        Some(self.end_of_waits(rank, self.member(next)?, patience))
+        let next = self.blocker(self.top_rank(rank)).filter(|_| has_given_up)?;
+        Some(self.end_of_waits(rank, self.member(next)?))
     }
 
     /// Returns the rank for which the rank `at` waits or has waited in vain; both are in the
     /// numbering of the top group.
-    fn blocker(&self, at: usize, patience: Duration) -> Option<usize> {
+    fn blocker(&self, at: usize) -> Option<usize> {
         let top = self.top();
         let Sleeper { blocker, progress, seen, gave_up, .. } = &top.records()[at].sleeper;
         let here = self.member(at).and_then(|rank| {
@@ -159,10 +163,11 @@ impl GroupState {
         let has_seen_all = || seen.load(Ordering::Relaxed) == progress.load(Ordering::Relaxed);
         let waits = match gave_up.load(Ordering::Relaxed) {
             0 => has_seen_all(),
-            time => {
-                let is_fresh = u128::from(now().saturating_sub(time)) <= patience.as_nanos();
-                // A rank that was told that another one left can do nothing more in the group.
-                is_fresh || next.is_some_and(|next| top.has_left(Generation::END, next))
+            until => {
+                // A rank that was told that another one left can do nothing more in a group that
+                // has that one.
+                let is_for_ever = |next| self.member(next).is_some() && top.has_left(Generation::END, next);
+                now() <= until || next.is_some_and(is_for_ever)
             }
         };
         next.filter(|_| waits)
@@ -182,7 +187,7 @@ mod tests {
     use std::{iter, sync::Arc, thread};
 
     const GENERATION: Generation = Generation(0);
-    const AT_ONCE: Duration = Duration::ZERO;
+    const LONG: Duration = Duration::from_secs(60);
 
     /// A group in which each rank waits so, and has seen every signal.
     fn waiting(waits: &[Option<usize>]) -> Arc<GroupState> {
@@ -212,7 +217,7 @@ mod tests {
                 let others = (0..waits.len()).filter(|&other| other != rank && other != peer);
                 let awaited: Vec<usize> = iter::once(peer).chain(others).collect();
                 let state = waiting(&waits);
-                let fault = state.give_up(GENERATION, rank, &awaited, AT_ONCE);
+                let fault = state.give_up(GENERATION, rank, &awaited, LONG);
                 assert_eq!(fault, Fault::Missing(ends_of_waits(&waits, rank, &awaited)), "{rank} in {waits:?}");
                 let named = ends_of_waits(&waits, rank, &[peer])[0];
                 let end = Abort { rank: named, reason: Reason::Deadline };
@@ -226,50 +231,71 @@ mod tests {
         // Rank 3 was stopped while it slept until rank 1 came. Rank 1 came, and waits for it now.
         let waits = [Some(1), Some(3), Some(1), Some(1)];
         let state = waiting(&waits);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1, "a circle");
+        assert_eq!(state.end_of_waits(0, 1), 1, "a circle");
         state.wake(3);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1, "no progress of rank 1");
+        assert_eq!(state.end_of_waits(0, 1), 1, "no progress of rank 1");
         state.wake_for_progress(3);
-        assert_eq!([state.end_of_waits(0, 1, AT_ONCE), state.end_of_waits(1, 3, AT_ONCE)], [3, 3]);
+        assert_eq!([state.end_of_waits(0, 1), state.end_of_waits(1, 3)], [3, 3]);
     }
 
     #[test]
     fn a_rank_that_goes_on_ends_the_chain() {
         let state = waiting(&[Some(1), Some(2), None]);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 2);
-        state.say_goes_on(1);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1);
+        assert_eq!(state.end_of_waits(0, 1), 2);
+        state.say_goes_on(1, 2);
+        assert_eq!(state.end_of_waits(0, 1), 1);
         state.say_blocked(1, 2);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 2, "it waits for a message");
-        state.say_unblocked(1);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1);
+        assert_eq!(state.end_of_waits(0, 1), 2, "it waits for a message");
+        state.say_unblocked(1, 0);
+        assert_eq!(state.end_of_waits(0, 1), 2, "another thread does not wait for rank 0 any more");
+        state.say_unblocked(1, 2);
+        assert_eq!(state.end_of_waits(0, 1), 1);
     }
 
     #[test]
     fn the_second_deadline_is_told_of_the_first() {
         let state = waiting(&[Some(1), Some(2), None]);
-        assert_eq!(state.give_up(GENERATION, 1, &[2], AT_ONCE), Fault::Missing(vec![2]));
-        state.say_goes_on(1);
+        assert_eq!(state.give_up(GENERATION, 1, &[2], LONG), Fault::Missing(vec![2]));
+        state.say_goes_on(1, 2);
         let end = Abort { rank: 2, reason: Reason::Deadline };
-        assert_eq!(state.give_up(GENERATION, 0, &[1], AT_ONCE), Fault::Aborted(end));
+        assert_eq!(state.give_up(GENERATION, 0, &[1], LONG), Fault::Aborted(end));
     }
 
     #[test]
     fn a_rank_that_gave_up_is_held_up_for_a_while() {
         let state = waiting(&[Some(1), Some(2), None]);
-        state.say_gives_up(1, 2);
+        state.say_gives_up(1, 2, LONG);
         state.wake(1);
-        state.say_goes_on(1);
-        assert_eq!(state.end_of_waits(0, 1, Duration::from_secs(60)), 2);
-        let gave_up_for = |rank| state.gave_up_for(rank, Duration::from_secs(60));
-        assert_eq!([0, 1, 2].map(gave_up_for), [None, Some(2), None]);
-        thread::sleep(Duration::from_millis(2));
-        assert_eq!(state.end_of_waits(0, 1, Duration::from_millis(1)), 1, "it has had the time to go on");
+        state.say_goes_on(1, 2);
+        assert_eq!(state.end_of_waits(0, 1), 2);
+        assert_eq!([0, 1, 2].map(|rank| state.gave_up_for(rank)), [None, Some(2), None]);
         // It waits again, and goes on.
         state.say_waits(1, 2);
-        assert_eq!(state.end_of_waits(0, 1, Duration::ZERO), 2);
-        state.say_goes_on(1);
-        assert_eq!(state.end_of_waits(0, 1, Duration::from_secs(60)), 1);
+        assert_eq!(state.end_of_waits(0, 1), 2);
+        state.say_goes_on(1, 2);
+        assert_eq!(state.end_of_waits(0, 1), 1);
+    }
+
+    #[test]
+    fn a_rank_that_only_looked_for_a_message_is_soon_the_end_of_the_chain() {
+        let state = waiting(&[Some(1), None, None]);
+        state.say_blocked(1, 2);
+        state.say_gives_up(1, 2, Duration::from_millis(1));
+        state.say_unblocked(1, 2);
+        thread::sleep(Duration::from_millis(2));
+        assert_eq!((state.end_of_waits(0, 1), state.gave_up_for(1)), (1, None));
+    }
+
+    #[test]
+    fn a_rank_that_was_told_of_a_leaver_is_held_up_by_it_in_groups_of_both() {
+        let top = GroupState::new(3);
+        let pair = top.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
+        top.say_waits(1, 2);
+        top.say_gives_up(1, 2, Duration::ZERO);
+        top.say_goes_on(1, 2);
+        top.leave(Generation::END, 2);
+        thread::sleep(Duration::from_millis(1));
+        assert_eq!((top.end_of_waits(0, 1), pair.end_of_waits(0, 1)), (2, 1));
     }
 
     #[test]
@@ -282,12 +308,12 @@ mod tests {
         three.say_waits(0, 1);
         pair.say_waits(1, 0);
         top.say_waits(2, 0);
-        assert_eq!(top.end_of_waits(2, 0, AT_ONCE), 3);
-        assert_eq!(three.end_of_waits(0, 1, AT_ONCE), 1, "rank 3 is not in the group: the last before it");
+        assert_eq!(top.end_of_waits(2, 0), 3);
+        assert_eq!(three.end_of_waits(0, 1), 1, "rank 3 is not in the group: the last before it");
         // Rank 3 waits in the top group for rank 2, which is also in the group of three.
         top.say_waits(3, 2);
-        top.say_goes_on(2);
-        assert_eq!(three.end_of_waits(0, 1, AT_ONCE), 2);
+        top.say_goes_on(2, 0);
+        assert_eq!(three.end_of_waits(0, 1), 2);
     }
 
     #[test]
@@ -296,10 +322,10 @@ mod tests {
         for value in [4, 5, u32::MAX] {
             state.records()[1].sleeper.waits_for.store(value, Ordering::Relaxed);
             state.sleeper(1).blocker.store(value, Ordering::Relaxed);
-            assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1, "{value}");
+            assert_eq!(state.end_of_waits(0, 1), 1, "{value}");
         }
         // It waits for itself.
         state.say_waits(1, 1);
-        assert_eq!(state.end_of_waits(0, 1, AT_ONCE), 1);
+        assert_eq!(state.end_of_waits(0, 1), 1);
     }
 }

@@ -99,7 +99,7 @@ pub use end::{End, LastCall};
 pub use endpoint::Endpoint;
 pub use fault::Fault;
 pub use keep_waiting::KeepWaiting;
-pub use mail::{Envelope, Finish, Mail, MailFault};
+pub use mail::{Deadline, Envelope, Finish, Mail, MailFault};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted::PostedCall;

@@ -107,9 +107,9 @@ impl Endpoint {
             event.sleep(count, limit.min(asks_in), self.state.segment().is_some());
         };
         if result.is_err() {
-            self.state.say_gives_up(self.world.rank(), peer);
+            self.state.say_gives_up(self.world.rank(), peer, self.timeout / 2);
         }
-        self.state.say_goes_on(self.world.rank());
+        self.state.say_goes_on(self.world.rank(), peer);
         result
     }
 

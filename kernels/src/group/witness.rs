@@ -6,7 +6,7 @@ use super::{
 };
 use crate::shm::{call_log::CallLog, records::Generation};
 use consonance_spec::World;
-use std::{ptr, sync::Arc, time::Duration};
+use std::{ptr, sync::Arc};
 
 /// What a rank sees of the other ranks of its group, from any thread.
 #[derive(Clone)]
@@ -35,16 +35,16 @@ impl Witness {
         culprit
     }
 
-    /// Returns the rank that holds up `rank`, which missed a deadline of `timeout` of this rank:
-    /// `rank` itself or, if it waits for another one in turn, the end of that chain.
-    pub fn held_up_by(&self, rank: usize, timeout: Duration) -> usize {
-        self.state.end_of_waits(self.world.rank(), rank, timeout / 2)
+    /// Returns the rank that holds up `rank`, which missed a deadline of this rank: `rank` itself
+    /// or, if it waits for another one in turn, the end of that chain.
+    pub fn held_up_by(&self, rank: usize) -> usize {
+        self.state.end_of_waits(self.world.rank(), rank)
     }
 
-    /// Returns the rank that held up `rank`, which gave up its wait for it at its own deadline, not
-    /// long ago in comparison with `timeout`. It has left because of that, or is late.
-    pub fn gave_up_for(&self, rank: usize, timeout: Duration) -> Option<usize> {
-        self.state.gave_up_for(rank, timeout / 2)
+    /// Returns the rank that held up `rank`, which gave up its wait for it at its own deadline, a
+    /// short time ago. It has left because of that, or is late.
+    pub fn gave_up_for(&self, rank: usize) -> Option<usize> {
+        self.state.gave_up_for(rank)
     }
 
     /// Whether `rank` is of another process and will make no further call in the group that was

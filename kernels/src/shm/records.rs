@@ -303,8 +303,8 @@ record! {
         pub(crate) progress: AtomicU32,
         /// The value of `progress` when the rank last checked what it waits for.
         pub(crate) seen: AtomicU32,
-        /// When the rank gave up that wait at its deadline, by the clock of the host; 0 while it
-        /// waits.
+        /// Until when, by the clock of the host, the rank counts as one that waits after it gave up
+        /// that wait; 0 while it waits.
         pub(crate) gave_up: AtomicU64,
         /// The address at which the rank's process has the group's name, for peers that read its
         /// memory.

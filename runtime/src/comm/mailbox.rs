@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    group::{Envelope, Fault, Mail, MailFault},
+    group::{Deadline, Envelope, Fault, Mail, MailFault},
     memory::{Buf, BufMut, HostBuf, HostBufMut},
     os::launcher::Blame,
     sync::fork::Origin,
@@ -148,7 +148,7 @@ impl Mailbox {
     pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
         let data = host(SEND, data.into().host())?;
         let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
-        let result = self.mail.send_and_wait(data, self.label(), to, tag, deadline(limit));
+        let result = self.mail.send_and_wait(data, self.label(), to, tag, Deadline::after(limit));
         // The receiver is told that a message is withdrawn.
         if let Err(MailFault::Late { .. }) = result
             && self.mail.is_busy()
@@ -173,7 +173,7 @@ impl Mailbox {
     ) -> Result<usize> {
         let data = host(RECV, data.into().host())?;
         let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
-        let result = self.mail.recv_and_wait(data, self.label(), from, tag, deadline(limit));
+        let result = self.mail.recv_and_wait(data, self.label(), from, tag, Deadline::after(limit));
         result.map_err(|fault| error((&self.reports, self.types), RECV, fault, limit))
     }
 
@@ -198,7 +198,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start((SEND, Some(to)), checked, |data, limit, finish| {
-            self.mail.send(data, self.label(), to, tag, deadline(limit), finish);
+            self.mail.send(data, self.label(), to, tag, Deadline::after(limit), finish);
         })
     }
 
@@ -216,7 +216,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start((RECV, from), checked, |data, limit, finish| {
-            self.mail.recv(data, self.label(), from, tag, deadline(limit), finish);
+            self.mail.recv(data, self.label(), from, tag, Deadline::after(limit), finish);
         })
     }
 
@@ -272,11 +272,6 @@ const RECV: &str = "Mailbox::recv";
 
 fn host<B>(call: &'static str, data: Option<B>) -> Result<B> {
     data.ok_or_else(|| Error::invalid(call, "data", "host memory", "memory of a device"))
-}
-
-/// Returns when a request that begins now ends.
-fn deadline(limit: Duration) -> Option<Instant> {
-    Instant::now().checked_add(limit)
 }
 
 /// Returns the type with this label; `None` for element types of buffers.

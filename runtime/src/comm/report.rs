@@ -71,7 +71,7 @@ pub(super) fn report(
         }
     };
     let left = |replica: usize| {
-        if let Some(late) = witness.gave_up_for(replica, timeout) {
+        if let Some(late) = witness.gave_up_for(replica) {
             // It left because its own deadline had passed.
             blame(witness.top_rank(late), Blame::Missing);
             let (reason, lost) = (words(Reason::Deadline).to_owned(), witness.is_lost(late));
@@ -130,7 +130,7 @@ pub(super) fn report(
             let own = witness.world().rank();
             if end.abort.reason == Reason::Deadline && !end.inherited && replica == own {
                 // This rank was late because another one was, whose name the group does not have.
-                replica = witness.gave_up_for(own, timeout).unwrap_or(own);
+                replica = witness.gave_up_for(own).unwrap_or(own);
             }
             // Another group numbers differently.
             match end.abort.reason {

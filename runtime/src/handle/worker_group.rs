@@ -257,7 +257,7 @@ impl Workers {
         match result.timed_out() {
             true => {
                 let (own, other) = (state.local().start, state.turn.map_or("call", |(_, call)| call));
-                let late = state.abort_handle.held_up_by(own, timeout);
+                let late = state.abort_handle.held_up_by(own);
                 let last = match late == own {
                     true => format!(
                         "its {other} on another thread has not ended; a call on a new thread within that one cannot \

@@ -4,7 +4,7 @@
 use super::{
     outgoing::extract,
     refusals::{Refusal, Refuser},
-    request::{Finished, MailFault, Receive, is_past},
+    request::{Finished, MailFault, Receive, is_past, limit},
     ring::{self, Envelope, Part, Reader},
 };
 use crate::{
@@ -17,7 +17,11 @@ use crate::{
     },
     sync::atomics::Ordering,
 };
-use std::{collections::VecDeque, io, time::Instant};
+use std::{
+    collections::VecDeque,
+    io,
+    time::{Duration, Instant},
+};
 
 /// The receives of a rank, and the messages that have no receive yet.
 pub(super) struct Incoming {
@@ -301,15 +305,17 @@ impl Incoming {
         &mut self,
         now: Instant,
         peers: &[usize],
-        late: impl Fn(&[usize]) -> MailFault,
+        late: impl Fn(&[usize], Duration) -> MailFault,
         finished: &mut Vec<Finished>,
     ) {
         let ended = extract(&mut self.posted, |receive| is_past(receive.deadline, now));
         finished.extend(ended.into_iter().map(|receive| {
-            let fault = receive.from.map_or_else(|| late(peers), |from| late(&[from]));
+            let waited = limit(receive.deadline);
+            let fault = receive.from.map_or_else(|| late(peers, waited), |from| late(&[from], waited));
             (receive.finish, Err(fault))
         }));
-        self.end_streams(|_, receive| is_past(receive.deadline, now), |from| late(&[from]), finished);
+        let late = |from, receive: &Receive| late(&[from], limit(receive.deadline));
+        self.end_streams(|_, receive| is_past(receive.deadline, now), late, finished);
     }
 
     /// Ends the receives of messages that come and for which `is_out` holds: the rest of such a
@@ -317,7 +323,7 @@ impl Incoming {
     fn end_streams(
         &mut self,
         is_out: impl Fn(usize, &Receive) -> bool,
-        fault: impl Fn(usize) -> MailFault,
+        fault: impl Fn(usize, &Receive) -> MailFault,
         finished: &mut Vec<Finished>,
     ) {
         for (from, source) in self.sources.iter_mut().enumerate() {
@@ -325,7 +331,8 @@ impl Incoming {
             if matches!(&stream.target, Target::Receive(receive) if is_out(from, receive))
                 && let Target::Receive(receive) = std::mem::replace(&mut stream.target, Target::Nowhere)
             {
-                finished.push((receive.finish, Err(fault(from))));
+                let fault = fault(from, &receive);
+                finished.push((receive.finish, Err(fault)));
             }
         }
     }
@@ -340,21 +347,21 @@ impl Incoming {
             let left = gone(&receive).expect("a rank that has left");
             finished.push((receive.finish, Err(MailFault::Fault(Fault::Left(left)))));
         }
-        self.end_streams(|from, _| has_left(from), |from| MailFault::Fault(Fault::Left(from)), finished);
+        self.end_streams(|from, _| has_left(from), |from, _| MailFault::Fault(Fault::Left(from)), finished);
     }
 
     /// Ends all receives with this fault.
     pub(super) fn end_all(&mut self, fault: &Fault, finished: &mut Vec<Finished>) {
         let all = self.posted.drain(..);
         finished.extend(all.map(|receive| (receive.finish, Err(MailFault::Fault(fault.clone())))));
-        self.end_streams(|_, _| true, |_| MailFault::Fault(fault.clone()), finished);
+        self.end_streams(|_, _| true, |_, _| MailFault::Fault(fault.clone()), finished);
         self.kept.clear();
     }
 
     /// Returns the first deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let all = self.posted.iter().chain(self.receives().map(|(_, receive)| receive));
-        all.filter_map(|receive| receive.deadline).min()
+        all.filter_map(|receive| Some(receive.deadline?.at)).min()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     incoming::{Incoming, Unreadable},
     outgoing::Outgoing,
-    request::{Finish, Finished, MailFault, Receive, Sending},
+    request::{Deadline, Finish, Finished, MailFault, Receive, Sending},
 };
 use crate::{
     group::{
@@ -55,7 +55,8 @@ struct Open {
 /// Polls between two checks of deadlines and of the end of the group.
 const PASSES_PER_CHECK: u32 = 16;
 
-/// How long a rank that gave up a wait is taken to be held up by the rank for which it waited.
+/// How long at most a rank that gave up a message is taken to be held up by the rank for which it
+/// waited: not longer than it waited, since a rank that only looks for messages does other work.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Mail {
@@ -85,7 +86,7 @@ impl Mail {
         label: u8,
         to: usize,
         tag: u64,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         finish: Finish,
     ) {
         assert!(to < self.0.world.size(), "rank {to} of {}", self.0.world.size());
@@ -120,7 +121,7 @@ impl Mail {
         label: u8,
         from: Option<usize>,
         tag: u64,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
         finish: Finish,
     ) {
         assert!(from.is_none_or(|from| from < self.0.world.size()), "rank {from:?} of {}", self.0.world.size());
@@ -152,7 +153,7 @@ impl Mail {
         label: u8,
         to: usize,
         tag: u64,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
     ) -> Result<usize, MailFault> {
         // SAFETY: `until_ended` returns when the request has ended; nothing reads the data then.
         let data = unsafe { mem::transmute::<HostBuf<'_>, HostBuf<'static>>(data) };
@@ -172,7 +173,7 @@ impl Mail {
         label: u8,
         from: Option<usize>,
         tag: u64,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
     ) -> Result<usize, MailFault> {
         // SAFETY: as in `send_and_wait`; nothing writes the data then.
         let data = unsafe { mem::transmute::<HostBufMut<'_>, HostBufMut<'static>>(data) };
@@ -228,9 +229,10 @@ impl Mail {
     /// Waits until `done`, and advances all requests of this rank meanwhile. Returns false if
     /// `limit` has passed. `peer` is the rank that is waited for, if it is one.
     pub fn wait(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
-        let is_done = self.wait_for(peer.filter(|&peer| peer != self.world().rank()), limit, done);
-        if peer.is_some() && !self.0.state.forked() {
-            self.0.state.say_unblocked(self.0.world.rank());
+        let peer = peer.filter(|&peer| peer != self.world().rank());
+        let is_done = self.wait_for(peer, limit, done);
+        if let Some(peer) = peer.filter(|_| !self.0.state.forked()) {
+            self.0.state.say_unblocked(self.0.world.rank(), peer);
         }
         is_done
     }
@@ -432,10 +434,12 @@ impl Shared {
         }
     }
 
-    /// Returns the fault for ranks that have not sent or received a message by its deadline.
-    fn late(&self, awaited: &[usize]) -> MailFault {
-        let missing = self.state.ends_of_waits(self.world.rank(), awaited, PATIENCE);
-        awaited.iter().for_each(|&peer| self.state.say_gives_up(self.world.rank(), peer));
+    /// Returns the fault for ranks that have not sent or received a message by its deadline, for
+    /// which this rank has waited so long.
+    fn late(&self, awaited: &[usize], waited: Duration) -> MailFault {
+        let missing = self.state.ends_of_waits(self.world.rank(), awaited);
+        let patience = waited.min(PATIENCE);
+        awaited.iter().for_each(|&peer| self.state.say_gives_up(self.world.rank(), peer, patience));
         MailFault::Late { awaited: awaited.to_vec(), missing }
     }
 
@@ -455,14 +459,14 @@ impl Shared {
             // What a rank sent before it left is there.
             self.advance(open, finished);
             for &peer in &left {
-                self.state.say_gives_up(self.world.rank(), peer);
+                self.state.say_gives_up(self.world.rank(), peer, PATIENCE);
                 open.outgoing[peer].end_all(&Fault::Left(peer), finished);
             }
             open.incoming.end_left(&self.peers, |peer| left.contains(&peer), finished);
         }
         if open.deadlines().next().is_some() {
             let now = Instant::now();
-            let late = |awaited: &[usize]| self.late(awaited);
+            let late = |awaited: &[usize], waited| self.late(awaited, waited);
             self.peers.iter().for_each(|&peer| open.outgoing[peer].end_late(now, late, finished));
             open.incoming.end_late(now, &self.peers, late, finished);
         }

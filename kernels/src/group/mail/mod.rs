@@ -48,5 +48,5 @@ mod mailbox;
 mod tests;
 
 pub use mailbox::Mail;
-pub use request::{Finish, MailFault};
+pub use request::{Deadline, Finish, MailFault};
 pub use ring::Envelope;

@@ -2,7 +2,7 @@
 
 use super::{
     refusals::{Refusal, Refused},
-    request::{Finished, MailFault, Sending, is_past},
+    request::{Finished, MailFault, Sending, is_past, limit},
     ring::{self, Envelope, Part, Writer},
 };
 use crate::{
@@ -14,7 +14,11 @@ use crate::{
     sync::atomics::Ordering,
     tuning::{LEAST_CELL_BYTES, LEAST_CELLS},
 };
-use std::{collections::VecDeque, io, time::Instant};
+use std::{
+    collections::VecDeque,
+    io,
+    time::{Duration, Instant},
+};
 
 /// Largest message whose sender does not wait until it is taken, in bytes.
 pub(super) const EAGER_BYTES: usize = 4 << 10;
@@ -193,7 +197,7 @@ impl Outgoing {
     pub(super) fn end_late(
         &mut self,
         now: Instant,
-        late: impl Fn(&[usize]) -> MailFault,
+        late: impl Fn(&[usize], Duration) -> MailFault,
         finished: &mut Vec<Finished>,
     ) {
         if let Some(first) = self.queue.front().filter(|first| is_past(first.deadline, now)) {
@@ -204,7 +208,7 @@ impl Outgoing {
         let queued = extract(&mut self.queue, is_late);
         let untaken = extract(&mut self.untaken, |(_, _, sending)| is_late(sending));
         let all = queued.into_iter().chain(untaken.into_iter().map(|(_, _, sending)| sending));
-        finished.extend(all.map(|sending| (sending.finish, Err(late(&[self.to])))));
+        finished.extend(all.map(|sending| (sending.finish, Err(late(&[self.to], limit(sending.deadline))))));
     }
 
     /// Ends all sends with this fault.
@@ -218,7 +222,7 @@ impl Outgoing {
     /// Returns the first deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let all = self.queue.iter().chain(self.untaken.iter().map(|(_, _, sending)| sending));
-        all.filter_map(|sending| sending.deadline).min()
+        all.filter_map(|sending| Some(sending.deadline?.at)).min()
     }
 }
 

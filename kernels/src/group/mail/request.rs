@@ -5,7 +5,7 @@ use crate::{
     group::fault::Fault,
     memory::{HostBuf, HostBufMut},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +42,27 @@ pub type Finish = Box<dyn FnOnce(Result<usize, MailFault>) + Send>;
 /// A request that has ended, and how.
 pub(super) type Finished = (Finish, Result<usize, MailFault>);
 
+/// When a request ends that has not ended before.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    pub(super) at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// Returns the deadline of a request that begins now and waits for so long; `None` if that is
+    /// past the end of the clock.
+    pub fn after(limit: Duration) -> Option<Deadline> {
+        Some(Deadline { at: Instant::now().checked_add(limit)?, limit })
+    }
+}
+
 /// A message to send.
 pub(super) struct Sending {
     pub(super) data: HostBuf<'static>,
     pub(super) label: u8,
     pub(super) tag: u64,
-    pub(super) deadline: Option<Instant>,
+    pub(super) deadline: Option<Deadline>,
     pub(super) finish: Finish,
 }
 
@@ -58,7 +73,7 @@ pub(super) struct Receive {
     /// The rank that sends; `None` for any.
     pub(super) from: Option<usize>,
     pub(super) tag: u64,
-    pub(super) deadline: Option<Instant>,
+    pub(super) deadline: Option<Deadline>,
     pub(super) finish: Finish,
 }
 
@@ -80,6 +95,11 @@ impl Receive {
 }
 
 /// Whether a deadline has passed.
-pub(super) fn is_past(deadline: Option<Instant>, now: Instant) -> bool {
-    deadline.is_some_and(|deadline| deadline <= now)
+pub(super) fn is_past(deadline: Option<Deadline>, now: Instant) -> bool {
+    deadline.is_some_and(|deadline| deadline.at <= now)
+}
+
+/// Returns how long a request waits until its deadline.
+pub(super) fn limit(deadline: Option<Deadline>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| deadline.limit)
 }

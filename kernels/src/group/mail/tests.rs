@@ -1,4 +1,4 @@
-use super::{Envelope, Mail, MailFault, ring};
+use super::{Deadline, Envelope, Mail, MailFault, ring};
 use crate::{
     group::{Abort, Endpoint, Fault, Reason},
     memory::{HostBuf, HostBufMut},
@@ -58,7 +58,7 @@ fn send_labelled<'m>(
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.send(HostBuf::from(data), label, to, tag, Some(Instant::now() + limit), finish);
+    mail.send(HostBuf::from(data), label, to, tag, Deadline::after(limit), finish);
     Pending(mail, result)
 }
 
@@ -76,7 +76,7 @@ fn recv_labelled<'m>(
     let result = Arc::new(Mutex::new(None));
     let told = result.clone();
     let finish = Box::new(move |result| assert!(told.lock().unwrap().replace(result).is_none(), "ended twice"));
-    mail.recv(HostBufMut::from(data), label, from, tag, Some(Instant::now() + limit), finish);
+    mail.recv(HostBufMut::from(data), label, from, tag, Deadline::after(limit), finish);
     Pending(mail, result)
 }
 

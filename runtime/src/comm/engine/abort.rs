@@ -63,11 +63,11 @@ impl AbortHandle {
         }
     }
 
-    /// Returns the rank that holds up `rank`, which missed a deadline of `timeout`: itself, or
-    /// the rank for which it waits in turn.
-    pub(crate) fn held_up_by(&self, rank: usize, timeout: Duration) -> usize {
+    /// Returns the rank that holds up `rank`, which missed a deadline: itself, or the rank for
+    /// which it waits in turn.
+    pub(crate) fn held_up_by(&self, rank: usize) -> usize {
         match &self.0 {
-            Handle::Host(aborter) => aborter.held_up_by(rank, timeout),
+            Handle::Host(aborter) => aborter.held_up_by(rank),
             Handle::Other(_) => rank,
         }
     }

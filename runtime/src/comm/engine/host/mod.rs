@@ -100,14 +100,12 @@ impl Host {
         let pair = self.pairs[peer].as_ref().expect("the step was in this group");
         // If the peer left because of another rank, or waits for it, only the whole group can name
         // that rank.
-        let (whole, timeout) = (self.endpoint.witness(), pair.timeout());
+        let whole = self.endpoint.witness();
         let of_another = match fault {
-            Fault::Left(_) if whole.blame(peer) != peer || whole.gave_up_for(peer, timeout).is_some() => {
-                Some(Fault::Left(peer))
+            Fault::Left(_) if whole.blame(peer) != peer || whole.gave_up_for(peer).is_some() => Some(Fault::Left(peer)),
+            Fault::Missing(_) => {
+                Some(whole.held_up_by(peer)).filter(|&late| late != peer).map(|late| Fault::Missing(vec![late]))
             }
-            Fault::Missing(_) => Some(whole.held_up_by(peer, timeout))
-                .filter(|&late| late != peer)
-                .map(|late| Fault::Missing(vec![late])),
             _ => None,
         };
         if let Some(fault) = of_another {
