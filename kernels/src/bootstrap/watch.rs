@@ -96,6 +96,14 @@ impl Watch {
     }
 }
 
+#[cfg(test)]
+impl Watch {
+    /// Whether the words of the members are watched, too.
+    pub(super) fn watches_words(&self) -> bool {
+        self._lives.is_some()
+    }
+}
+
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("owner", &self.owner).finish_non_exhaustive()
@@ -194,24 +202,25 @@ fn watch_lives<F: Fn(usize, Gone)>(mut living: Vec<Living>, segment: &Segment, e
         if died.is_empty() {
             return;
         }
-        for position in died.into_iter().rev() {
-            let one = living.remove(position);
-            // A peer can write the word. Of a member that lives, the link will tell.
-            if is_ending(one.pid) {
-                told.tell(one.member, how_gone(&one.link));
+        let mut asked: Vec<Living> = died.into_iter().rev().map(|position| living.remove(position)).collect();
+        // A peer can write the words. Of a member that lives, the link will tell.
+        for question in 0..QUESTIONS {
+            if question > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            asked.retain(|one| {
+                let lives = process_state(one.pid) != ProcessState::Gone;
+                if !lives {
+                    told.tell(one.member, how_gone(&one.link));
+                }
+                lives
+            });
+            // Relaxed: the word stands for itself.
+            if asked.is_empty() || end.load(Ordering::Relaxed) != 0 {
+                break;
             }
         }
     }
-}
-
-/// Whether the system says that a process ends, in some milliseconds.
-fn is_ending(pid: u32) -> bool {
-    (0..QUESTIONS).any(|question| {
-        if question > 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        process_state(pid) == ProcessState::Gone
-    })
 }
 
 fn watch_links<F: Fn(usize, Gone)>(links: Vec<MemberLink>, end: &OwnedFd, told: &Told<F>) {

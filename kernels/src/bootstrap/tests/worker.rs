@@ -99,7 +99,9 @@ fn worker() {
                         let members = formed.members.iter().map(|m| format!("{}*{}:{:?}", m.task, m.replicas, m.pid));
                         let members: Vec<String> = members.collect();
                         say(&format!("formed {} {:?} {}", formed.generation, formed.id, members.join(" ")));
-                        group = Some((watch.expect("a thread"), shared));
+                        let watch = watch.expect("a thread");
+                        assert!(watch.watches_words(), "words are marked on every Linux");
+                        group = Some((watch, shared));
                     }
                     Err(error) => say(&format!("error {error:?}")),
                 }
