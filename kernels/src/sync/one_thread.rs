@@ -21,13 +21,16 @@ use std::ops::Deref;
 pub struct OneThread<T>(T);
 
 /// The permission to use a value on several threads, which no type has.
+///
+/// # Safety
+/// No type may implement it: several threads would share a value that is made for one.
 #[diagnostic::on_unimplemented(
     message = "a `ReplicaContext` stays on its thread",
     label = "it would be used on another thread, or outlive its function",
     note = "`ReplicaContext::overlap` reduces gradients on another thread while the replica computes",
     note = "`current_replica` returns a handle of the replica that this thread runs"
 )]
-pub trait UsedByOtherThreads {}
+pub unsafe trait UsedByOtherThreads {}
 
 // SAFETY: no type implements `UsedByOtherThreads`, so no type gets `Sync` by this. It is there for
 // the message of the trait: without it the compiler would name the fields.
