@@ -1,8 +1,8 @@
 //! The choice and order of the rows of a table.
 
 use super::adapt::check_shard;
-use crate::Result;
-use std::{borrow::Cow, ops::Range};
+use crate::{DType, Error, Result};
+use std::{borrow::Cow, io, ops::Range};
 
 /// One step of the choice, applied to the result of the steps before it.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ impl Order {
     /// Applies `picks` to `rows` rows in this epoch.
     ///
     /// # Errors
-    /// If there is no such shard.
+    /// If there is no such shard, or no memory for the order of that many rows.
     pub(super) fn new(rows: usize, picks: &[Pick], epoch: u64) -> Result<Order> {
         picks.iter().try_fold(Order::Strided { first: 0, step: 1, count: rows }, |order, &pick| order.pick(pick, epoch))
     }
@@ -43,7 +43,13 @@ impl Order {
             Pick::Shuffle { seed } => {
                 let mut rows = match self {
                     Order::Listed(rows) => rows,
-                    strided => (0..count).map(|place| strided.row(place)).collect(),
+                    strided => {
+                        let mut rows = Vec::new();
+                        let no_memory = Error::no_memory(DType::U64, count);
+                        rows.try_reserve_exact(count).map_err(|_| no_memory(io::ErrorKind::OutOfMemory.into()))?;
+                        rows.extend((0..count).map(|place| strided.row(place)));
+                        rows
+                    }
                 };
                 shuffle(&mut rows, seed, epoch);
                 Order::Listed(rows)
@@ -160,6 +166,12 @@ mod tests {
             let listed: Vec<usize> = plain.iter().map(|&place| base[place]).collect();
             assert_eq!(rows(&Order::new(count, &shuffled, 0).unwrap()), listed);
         }
+    }
+
+    #[test]
+    fn rows_without_memory_for_their_order_are_an_error() {
+        let order = Order::new(1 << 60, &[Pick::Shuffle { seed: 1 }], 0);
+        assert!(matches!(order, Err(Error::System { .. })), "{order:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory of batches, reused when no tensor shares it: faulting in new pages costs more than the
 //! copy into them.
 
-use crate::{DType, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::memory::{HostBufMut, HostMemory, Memory};
 use std::sync::Arc;
 
@@ -15,6 +15,9 @@ pub(super) struct Pool(Vec<Arc<Memory>>);
 
 impl Pool {
     /// Makes a tensor. `fill` writes all elements. The product of `shape` must not overflow.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system has no memory, and those of `fill`.
     pub(super) fn tensor(
         &mut self,
         dtype: DType,
@@ -30,7 +33,8 @@ impl Pool {
                 // Drop free memory that is too small. Keep memory that fits, even if it became free
                 // just now: the next call can use it.
                 self.0.retain_mut(|memory| fits(memory) || !free(memory));
-                Arc::new(HostMemory::unspecified(dtype, count).into())
+                let memory = HostMemory::try_unspecified(dtype, count);
+                Arc::new(memory.map_err(Error::no_memory(dtype, count))?.into())
             }
         };
         let free = Arc::get_mut(&mut memory).and_then(Memory::host_mut).expect("the only handle, in host memory");
@@ -45,6 +49,12 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_without_memory_is_an_error() {
+        let made = Pool::default().tensor(DType::I64, vec![1 << 60], |_| Ok(()));
+        assert!(matches!(made, Err(Error::System { .. })), "{made:?}");
+    }
 
     #[test]
     fn memory_is_used_again_only_when_nobody_holds_it() {
