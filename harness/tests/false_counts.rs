@@ -54,11 +54,14 @@ fn most_memory() -> u64 {
     pages << 10
 }
 
+/// A call on bytes whose length one rank tells the others.
+type BytesCall = fn(&mut Communicator) -> Result<(), Error>;
+
 /// The time that memory takes has no deadline, so a call with a deadline of 0.4 s took 30 s.
 #[test]
 fn a_false_length_costs_no_memory() {
     let before = most_memory();
-    let calls: [fn(&mut Communicator) -> Result<(), Error>; 2] =
+    let calls: [BytesCall; 2] =
         [|rank| rank.broadcast_bytes(&mut vec![1, 2, 3], 0), |rank| rank.all_gather_bytes(&[1, 2, 3]).map(drop)];
     for call in calls {
         let engines = consonance_messages::threads(2).into_iter();
