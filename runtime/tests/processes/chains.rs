@@ -22,6 +22,9 @@ use std::{
 /// The timeout of calls. The others are scheduled within it, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// Rounds that are played at once: most of their time is waiting, but some ranks compute.
+const AT_ONCE: usize = 4;
+
 const BYTES: [usize; 5] = [4, 4 << 10, 64 << 10, 1 << 20, 8 << 20];
 
 /// The groups in which a rank makes its calls.
@@ -138,7 +141,7 @@ pub(crate) fn chains(words: &[&str]) -> Result<()> {
 
 /// Makes a barrier for each line of the test, and reports its error.
 pub(crate) fn barriers(_: &[&str]) -> Result<()> {
-    let mut group = driver::join(1, Duration::from_millis(300))?;
+    let mut group = driver::join(1, 2 * TIMEOUT)?;
     let mut rank = group.communicators().remove(0);
     say("ready");
     while hear() == "go" {
@@ -244,18 +247,13 @@ impl Round {
     }
 }
 
-/// Plays rounds, `at_once` at a time, until the time is over. Returns what went wrong.
-fn play(rounds: impl Iterator<Item = Round>, at_once: usize, random: &mut Random) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let rounds: Vec<Round> = rounds.collect();
-    for batch in rounds.chunks(at_once) {
-        let mut jobs: Vec<(Round, Job)> = batch.iter().map(|round| (*round, round.start())).collect();
-        jobs.iter_mut().for_each(|(_, job)| job.all().for_each(|process| drop(process.expect("ready"))));
-        thread::sleep(Duration::from_micros(random.below(60_000) as u64));
-        jobs.iter_mut().for_each(|(round, job)| round.strike(job));
-        wrong.extend(jobs.iter_mut().flat_map(|(round, job)| round.judge(job)));
-    }
-    wrong
+/// Plays rounds at once. Returns what went wrong.
+fn play(rounds: &[Round], random: &mut Random) -> Vec<String> {
+    let mut jobs: Vec<(Round, Job)> = rounds.iter().map(|round| (*round, round.start())).collect();
+    jobs.iter_mut().for_each(|(_, job)| job.all().for_each(|process| drop(process.expect("ready"))));
+    thread::sleep(Duration::from_micros(random.below(60_000) as u64));
+    jobs.iter_mut().for_each(|(round, job)| round.strike(job));
+    jobs.iter_mut().flat_map(|(round, job)| round.judge(job)).collect()
 }
 
 fn draw(random: &mut Random, call: usize) -> Round {
@@ -288,9 +286,9 @@ fn every_survivor_names_the_rank_that_holds_up_all() {
         let (begin, mut count, mut wrong) = (Instant::now(), 0, Vec::new());
         // Each call twice.
         while count < 2 * CALLS.len() || seconds.is_some_and(|seconds| begin.elapsed() < seconds) {
-            let batch: Vec<Round> = (count..count + 7).map(|call| draw(&mut random, call)).collect();
-            wrong.extend(play(batch.into_iter(), 7, &mut random));
-            count += 7;
+            let batch: Vec<Round> = (count..count + AT_ONCE).map(|call| draw(&mut random, call)).collect();
+            wrong.extend(play(&batch, &mut random));
+            count += AT_ONCE;
         }
         is_over.store(true, Ordering::Relaxed);
         println!("{count} rounds in {:.1?}", begin.elapsed());

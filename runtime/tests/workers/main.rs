@@ -411,7 +411,7 @@ fn workers_that_pack_otherwise_are_told() {
                 let options = CommunicationOptions::new().bytes_per_pack([4096, 1][worker]);
                 let builder = MultiWorkerMirroredStrategy::builder(resolver(2, worker)).options(options);
                 let strategy = builder.build_on(vec![communicator]).unwrap();
-                let values = strategy.distribute_values_from_function(|_| [1.0f32, 2.0]).unwrap();
+                let values = strategy.distribute_values_from_function(|_| (1.0f32, 2.0f32)).unwrap();
                 strategy.reduce("sum", &values, None).unwrap_err()
             })
         });
