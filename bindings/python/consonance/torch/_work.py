@@ -5,9 +5,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -78,19 +76,21 @@ class Work(dist._Work):
             ended: torch.futures.Future = torch.futures.Future()
             self._future = ended.then(self._results)
             if self._requests:
-                self._requests[-1].add_done_callback(lambda _: _finisher.submit(lambda: ended.set_result(None)))
+                _finisher.finish(ended, self._requests[-1])
             else:
-                ended.set_result(None)
+                ended.set_result(True)
         return self._future
 
-    def _results(self, _ended: torch.futures.Future) -> list[torch.Tensor]:
+    def _results(self, ended: torch.futures.Future) -> list[torch.Tensor]:
+        if not ended.value():
+            raise _errors.BackendError("consonance: the call had not ended when the interpreter did")
         # The callback that led here may not have returned: until then a request is not done for other threads.
         self.wait()
         return self._outputs
 
 
 class _Finisher:
-    """Threads that set the results of futures.
+    """Threads that set futures to whether their calls have ended.
 
     What is called then may wait for another call, so it must run neither on the thread that executes calls, nor after
     what another future called: there is always a thread for the next one.
@@ -98,39 +98,65 @@ class _Finisher:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._jobs: deque[Callable[[], Any]] = deque()
+        self._pending: set[torch.futures.Future] = set()
+        self._ended: deque[torch.futures.Future] = deque()
         self._idle = self._busy = 0
         self._is_closed = False
 
     def close(self) -> None:
-        """Waits a while for what runs: in PyTorch's C++ code a thread that the interpreter ends aborts the process."""
+        """Waits a while for what runs: in PyTorch's C++ code a thread that the interpreter ends aborts the process.
+
+        Later no thread sets a future: those whose calls go on fail.
+        """
         with self._changed:
             self._is_closed = True
-            self._changed.wait_for(lambda: not self._jobs and not self._busy, timeout=10)
+            self._changed.wait_for(lambda: not self._ended and not self._busy, timeout=10)
+            pending, self._pending = self._pending, set()
+        for future in pending:
+            future.set_result(False)
 
-    def submit(self, job: Callable[[], Any]) -> None:
+    def finish(self, future: torch.futures.Future, request: Request) -> None:
+        """Sets the future when the request has ended."""
         with self._changed:
-            if self._is_closed:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._pending.add(future)
+        if is_closed:
+            # What the future calls waits for the request, on this thread.
+            future.set_result(True)
+        else:
+            request.add_done_callback(lambda _: self._submit(future))
+
+    def _submit(self, future: torch.futures.Future) -> None:
+        with self._changed:
+            if future not in self._pending:
                 return
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
+            self._pending.remove(future)
+            self._ended.append(future)
+            if self._idle >= len(self._ended):
                 self._changed.notify()
-            else:
+                return
+            try:
                 threading.Thread(target=self._run, name="consonance futures", daemon=True).start()
+                return
+            except RuntimeError:
+                # Python 3.12 starts no thread at exit. This thread executes calls: better late than never.
+                self._ended.remove(future)
+        future.set_result(True)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._idle += 1
                 # A thread that had nothing to do for a minute ends.
-                has_job = self._changed.wait_for(lambda: self._jobs, timeout=60)
+                has_ended = self._changed.wait_for(lambda: self._ended, timeout=60)
                 self._idle -= 1
-                if not has_job:
+                if not has_ended:
                     return
-                job = self._jobs.popleft()
+                future = self._ended.popleft()
                 self._busy += 1
             try:
-                job()
+                future.set_result(True)
             finally:
                 with self._changed:
                     self._busy -= 1
