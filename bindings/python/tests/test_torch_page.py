@@ -26,7 +26,7 @@ PRINTS = {
     "restarts": ["to 6 after 1 restarts"],
     "faults": ["step 3: ", "LostError: ", "replica 1 "],
     "compiled": ["rank 0: compiled", "rank 1: compiled"],
-    "with_accelerate": ["accelerate on consonance: [0, 1]"],
+    "with_accelerate": ["accelerate on consonance: [0, 1]", "accelerate says gloo"],
     "with_lightning": ["lightning on consonance: [0, 1]"],
     "with_ray": ["ray: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]"],
 }
