@@ -400,7 +400,8 @@ fn last_lines(fault: &str) -> Vec<String> {
         command.args(["--exact", "workers_with_a_fault", "--nocapture"]).env(PLAYED, fault);
         let output = Launch::of(command).finish();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_ne!(output.status.code(), Some(0), "{stderr}");
+        let status = if fault == "kill" { 128 + 9 } else { 1 };
+        assert_eq!(output.status.code(), Some(status), "{fault}: {stderr}");
         let last = stderr.lines().rfind(|line| line.contains("(pid ")).unwrap_or_default();
         let what = last.strip_prefix("consonance: worker 1 (pid ").and_then(|rest| rest.split_once("): "));
         what.unwrap_or_else(|| panic!("{fault}: {stderr}")).1.to_owned()
@@ -450,6 +451,14 @@ fn a_worker_that_is_stopped_is_named() {
     }
 }
 
+#[test]
+fn a_worker_that_computes_past_the_deadline_of_the_others_is_named_with_what_it_did() {
+    for line in last_lines("sleep") {
+        let culprit = "still ran; named by the others: it did not come before a deadline";
+        assert!(names_another_failure(&line, culprit), "{line}");
+    }
+}
+
 /// The workers of [`last_lines`].
 #[test]
 fn workers_with_a_fault() {
@@ -468,7 +477,7 @@ fn workers_with_a_fault() {
 fn train_with(fault: &str) -> consonance::Result<()> {
     use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Tensor};
 
-    let seconds = if fault == "stop" { 1 } else { 20 };
+    let seconds = if ["stop", "sleep"].contains(&fault) { 3 } else { 20 };
     let options = CommunicationOptions::new().timeout(Duration::from_secs(seconds))?;
     let strategy = MultiWorkerMirroredStrategy::from_environment()?.options(options).build()?;
     let faulty = strategy.local_replicas().start == 1;
@@ -481,6 +490,7 @@ fn train_with(fault: &str) -> consonance::Result<()> {
                 "panic" => panic!("a fault"),
                 "kill" => end_by(Signal::KILL),
                 "stop" => end_by(Signal::STOP),
+                "sleep" => thread::sleep(LIMIT),
                 "exit" => process::exit(0),
                 "return" | "forget" => return Ok(()),
                 _ => {}
@@ -626,10 +636,18 @@ fn of_workers_that_are_found_ended_together_the_first_is_named() {
 
 #[test]
 fn those_that_go_on_end_when_the_time_is_up() {
+    // Our signal ends the worker that the failed one names. This is not its own failure.
+    let names_another = "set -- $CONSONANCE_LAUNCHER; echo \"1 $$ gave-up 0\" > $3; exit 3";
+    for failure in ["exit 3", names_another] {
+        those_that_go_on_end_in_time_after(failure);
+    }
+}
+
+fn those_that_go_on_end_in_time_after(failure: &str) {
     with_time(|timeout| {
         let options = format!("-n 2 --keep-going --timeout {}ms", timeout.as_millis());
-        let (status, _, stderr) = result(&options, &on(1, "exit 3", "sleep 60"));
-        assert_eq!(status, Some(124));
+        let (status, _, stderr) = result(&options, &on(1, failure, "sleep 60"));
+        assert_eq!(status, Some(124), "{stderr}");
         if stderr == format!("consonance: after {timeout:?} workers 0, 1 still ran\n") {
             return false;
         }

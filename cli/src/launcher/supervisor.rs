@@ -381,11 +381,14 @@ impl<'l> Supervisor<'l> {
             self.signal(Signal::TERM);
             self.asked = true;
         }
+        // An end by our signal tells nothing.
+        self.awaited = None;
         self.due.clear();
         self.stage = Stage::Asked { kill_at: Instant::now() + GRACE };
     }
 
     fn kill(&mut self) {
+        self.awaited = None;
         self.due.clear();
         self.signal(Signal::KILL);
         self.stage = Stage::Killed { leave_at: Instant::now() + GRACE };
