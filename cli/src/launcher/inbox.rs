@@ -21,6 +21,8 @@ pub(super) struct Inbox {
     reader: PipeReader,
     /// Workers open it by its number.
     writer: PipeWriter,
+    /// The number of workers of the launch.
+    size: usize,
     /// The beginning of a line that has not been read to its end.
     rest: String,
     /// The worker to which a process belongs: the worker's own, and those that it has started.
@@ -51,12 +53,14 @@ enum Meeting {
 }
 
 impl Inbox {
-    pub(super) fn new() -> io::Result<Inbox> {
+    /// Makes the inbox of a launch of `size` workers.
+    pub(super) fn new(size: usize) -> io::Result<Inbox> {
         let (reader, writer) = io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
         Ok(Inbox {
             reader,
             writer,
+            size,
             rest: String::new(),
             workers: HashMap::new(),
             named: HashMap::new(),
@@ -66,10 +70,10 @@ impl Inbox {
         })
     }
 
-    /// Returns the place of a worker in a launch of so many.
-    pub(super) fn post(&self, worker: usize, workers: usize) -> Post {
+    /// Returns the place of a worker in the launch.
+    pub(super) fn post(&self, worker: usize) -> Post {
         let pipe = format!("/proc/{}/fd/{}", process::id(), self.writer.as_raw_fd());
-        Post { worker, workers, pipe: pipe.into() }
+        Post { worker, workers: self.size, pipe: pipe.into() }
     }
 
     /// Notes that a worker has this process now, and forgets what an earlier one has told.
@@ -127,8 +131,10 @@ impl Inbox {
         }
         let end = self.rest.rfind('\n').map_or(0, |end| end + 1);
         let lines: String = self.rest.drain(..end).collect();
+        let size = self.size;
         // A program may write anything here.
-        lines.lines().filter_map(|line| line.parse().ok()).for_each(|line| self.take(line));
+        let lines = lines.lines().filter_map(|line| line.parse().ok());
+        lines.filter(|line: &Line| line.worker < size).for_each(|line| self.take(line));
     }
 
     fn take(&mut self, Line { worker, process, news }: Line) {
@@ -142,6 +148,7 @@ impl Inbox {
             }
             News::GaveUp(missing) => {
                 self.meetings.remove(&worker);
+                let missing = missing.filter(|&missing| missing < self.size);
                 missing.into_iter().for_each(|missing| self.name(worker, missing, Blame::Missing));
             }
             News::Blames(culprit, blame) => {
@@ -164,7 +171,7 @@ mod tests {
 
     /// Returns an inbox of workers with the processes 10, 11, 12, ….
     fn inbox() -> Inbox {
-        let mut inbox = Inbox::new().expect("a pipe");
+        let mut inbox = Inbox::new(6).expect("a pipe");
         (0..6).for_each(|worker| inbox.begin(worker, 10 + worker as i32));
         inbox
     }
@@ -197,6 +204,19 @@ mod tests {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 77 here\n2 12 blames 77 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [2]), [Some((1, Blame::Left))]);
+    }
+
+    #[test]
+    fn lines_of_workers_that_the_launch_does_not_have_are_dropped() {
+        let mut inbox = inbox();
+        inbox
+            .writer
+            .write_all(b"1 11 gave-up 6\n6 77 here\n2 12 blames 77 left\n6 78 waits\n6 79 joined\n")
+            .expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2]), [None; 2]);
+        assert!(!inbox.has_met());
+        inbox.writer.write_all(b"1 11 gave-up 5\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1]), [Some((5, Blame::Missing))]);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl<'l> Supervisor<'l> {
             launch,
             profile,
             cluster: Cluster::local(launch.workers.get()).map_err(cannot("choose addresses"))?,
-            inbox: Inbox::new().map_err(cannot("make a pipe"))?,
+            inbox: Inbox::new(launch.workers.get()).map_err(cannot("make a pipe"))?,
             feed,
             workers: Vec::new(),
             former: Vec::new(),
@@ -187,7 +187,7 @@ impl<'l> Supervisor<'l> {
         let mut environment = vec![
             ("TF_CONFIG", self.cluster.tf_config(index)),
             ("CONSONANCE_JOB", self.cluster.job().to_owned()),
-            (VARIABLE, self.inbox.post(index, self.launch.workers.get()).to_string()),
+            (VARIABLE, self.inbox.post(index).to_string()),
         ];
         environment.extend(self.launch.replicas.map(|replicas| ("CONSONANCE_REPLICAS", replicas.to_string())));
         environment.extend(self.cluster.ranks(index));
