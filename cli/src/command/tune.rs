@@ -61,17 +61,44 @@ impl Tune {
 /// Writes a file so that it has all of the text or is as it was: programs refuse half a file.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     // A pipe or a device keeps its place, and so does the file that a link names.
-    let path = match fs::metadata(path) {
+    let (path, permissions) = match fs::metadata(path) {
         Ok(of) if !of.is_file() => return fs::write(path, text),
-        Ok(_) => path.canonicalize()?,
-        Err(_) => path.to_owned(),
+        Ok(of) => (path.canonicalize()?, Some(of.permissions())),
+        Err(_) => (path.to_owned(), None),
     };
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", process::id()));
     let temporary = path.with_file_name(name);
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+    let written = fs::write(&temporary, text)
+        .and_then(|()| permissions.map_or(Ok(()), |permissions| fs::set_permissions(&temporary, permissions)))
+        .and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        env,
+        os::unix::fs::{PermissionsExt, symlink},
+    };
+
+    #[test]
+    fn a_file_that_is_written_anew_keeps_its_permissions_and_its_link() {
+        let folder = env::temp_dir().join(format!("consonance-tune-permissions-{}", process::id()));
+        fs::create_dir(&folder).expect("a folder");
+        let [file, link] = ["file", "link"].map(|name| folder.join(name));
+        fs::write(&file, "old").expect("a file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a file");
+        symlink(&file, &link).expect("a link");
+        write_whole(&link, "new").expect("a file");
+        assert_eq!(fs::read_to_string(&file).expect("a file"), "new");
+        assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 2);
+        fs::remove_dir_all(folder).expect("a folder");
+    }
 }
