@@ -553,7 +553,9 @@ fn a_worker_that_ends_before_it_joins_is_replaced_if_it_may_be() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let own: Vec<&str> = stderr.lines().filter(|line| line.starts_with("consonance: worker 1 (pid ")).collect();
-    assert!(own.len() == 1 && own[0].ends_with("replaces it (restart 1 of 1)"), "{stderr}");
+    let [line] = own[..] else { panic!("{stderr}") };
+    let (why, replaced) = line.rsplit_once("; pid ").expect("a replacement");
+    assert!(says_never_joined(why, "") && replaced.ends_with(" replaces it (restart 1 of 1)"), "{stderr}");
 }
 
 #[test]

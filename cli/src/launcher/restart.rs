@@ -1,6 +1,5 @@
 //! When a worker that failed is replaced.
 
-use super::worker::Ended;
 use std::time::{Duration, Instant};
 
 /// The pause before the second replacement in a row. It doubles up to the second duration.
@@ -15,10 +14,12 @@ const LIVED: Duration = Duration::from_secs(10);
 pub(super) struct Row(u32);
 
 /// A worker that is to be replaced.
-#[derive(Clone, Copy)]
 pub(super) struct Due {
     pub(super) at: Instant,
-    pub(super) ended: Ended,
+    /// Its index.
+    pub(super) worker: usize,
+    /// The worker and why it is replaced, in words.
+    pub(super) why: String,
     /// The number of this restart among all of the launch.
     pub(super) restart: usize,
 }

@@ -237,7 +237,7 @@ impl<'l> Supervisor<'l> {
         }
         let Launch { max_restarts, keep_going, .. } = *self.launch;
         if self.restarts < max_restarts && !self.asked {
-            return self.replace(ended);
+            return self.replace(ended.worker, ended.to_string());
         }
         let others_run = !self.running().is_empty();
         let without = if max_restarts > 0 { ", and no restart is left" } else { "" };
@@ -269,31 +269,31 @@ impl<'l> Supervisor<'l> {
         self.report.outcome = Outcome::Failed(Failure::new(named, pid, state, blame, first));
     }
 
-    /// Replaces a worker that failed, after a pause if its last processes have failed at once.
-    fn replace(&mut self, ended: Ended) {
-        let worker = &self.workers[ended.worker];
+    /// Replaces the worker of this index, which has ended, after a pause if its last processes have
+    /// failed at once. `why` says in words which worker it is and how it ended.
+    fn replace(&mut self, index: usize, why: String) {
+        let worker = &self.workers[index];
         // What the lost process started would disturb its replacement.
         worker.signal(Signal::KILL);
         self.restarts += 1;
-        let at = Instant::now() + self.rows[ended.worker].pause(worker.begun.elapsed());
-        self.due.push(Due { at, ended, restart: self.restarts });
+        let at = Instant::now() + self.rows[index].pause(worker.begun.elapsed());
+        self.due.push(Due { at, worker: index, why, restart: self.restarts });
         self.replace_due();
     }
 
     /// Starts other processes in the places of the workers that are to be replaced now.
     fn replace_due(&mut self) {
         let now = Instant::now();
-        for Due { ended, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>() {
-            let index = ended.worker;
+        for Due { worker: index, why, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>() {
             let earlier = self.former.iter().filter(|former| former.index == index).count();
             match self.begin(index, earlier + 1) {
                 Ok(worker) => {
                     let (pid, max) = (worker.pid(), self.launch.max_restarts);
-                    self.feed.say(&format!("{ended}; pid {pid} replaces it (restart {restart} of {max})"));
+                    self.feed.say(&format!("{why}; pid {pid} replaces it (restart {restart} of {max})"));
                     self.former.push(mem::replace(&mut self.workers[index], worker));
                 }
                 Err(error) => {
-                    self.feed.say(&format!("{ended}; it is not replaced: {error}"));
+                    self.feed.say(&format!("{why}; it is not replaced: {error}"));
                     return self.ask();
                 }
             }
@@ -326,7 +326,7 @@ impl<'l> Supervisor<'l> {
     /// workers; a later one the members that are left, which find out themselves who has ended.
     fn find_unmet(&mut self) -> Option<Unmet> {
         // A worker that is to be replaced may come.
-        let due: Vec<usize> = self.due.iter().map(|due| due.ended.worker).collect();
+        let due: Vec<usize> = self.due.iter().map(|due| due.worker).collect();
         let ended: Vec<Ended> = self.workers.iter().filter_map(Worker::ended).collect();
         let is_alone = ended.len() + 1 == self.workers.len();
         let ended = ended.into_iter().find(|ended| !due.contains(&ended.worker))?;
@@ -340,7 +340,7 @@ impl<'l> Supervisor<'l> {
         let Launch { max_restarts, keep_going, .. } = *self.launch;
         if self.restarts < max_restarts && !self.asked {
             self.unmet = None;
-            self.replace(unmet.ended);
+            self.replace(unmet.ended.worker, unmet.to_string());
         } else if keep_going {
             self.unmet_named = true;
             self.feed.say(&format!("{unmet}; the others go on"));
