@@ -559,6 +559,12 @@ fn a_worker_that_ends_before_it_joins_is_replaced_if_it_may_be() {
 }
 
 #[test]
+fn a_worker_may_tell_more_than_the_pipe_takes_at_a_time() {
+    let script = "set -- $CONSONANCE_LAUNCHER; yes \"$1 $$ here\" | head -c 200000 > $3";
+    assert_eq!(result("-n 1 --timeout 20s", script), (Some(0), String::new(), String::new()));
+}
+
+#[test]
 fn a_program_that_fails_at_once_is_replaced_after_longer_and_longer_pauses() {
     let begin = Instant::now();
     let (status, _, stderr) = result("-n 1 --max-restarts 5", "exit 3");

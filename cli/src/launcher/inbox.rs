@@ -123,7 +123,8 @@ impl Inbox {
         self.has_met
     }
 
-    fn read(&mut self) {
+    /// Reads what workers have told.
+    pub(super) fn read(&mut self) {
         let mut bytes = [0; 4096];
         // Ends when the pipe is empty.
         while let Ok(count @ 1..) = self.reader.read(&mut bytes) {

@@ -30,6 +30,9 @@ const LOOKS: Duration = Duration::from_millis(250);
 /// other be about to find that out.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
+/// How often the launcher reads what workers tell. They drop what a full pipe does not take.
+const READS: Duration = Duration::from_secs(1);
+
 /// The stage of a launch: see the module documentation.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
@@ -303,7 +306,7 @@ impl<'l> Supervisor<'l> {
     /// Returns when the launcher has something to do although it got no signal.
     fn next_look(&self) -> Option<Instant> {
         let looks = self.workers.iter().any(|worker| worker.end.is_some()) && !self.unmet_named;
-        let look = looks.then(|| Instant::now() + LOOKS);
+        let look = Some(Instant::now() + if looks { LOOKS } else { READS });
         self.due.iter().map(|due| due.at).chain(self.deadline).chain(look).min()
     }
 
@@ -313,7 +316,11 @@ impl<'l> Supervisor<'l> {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return self.time_is_up();
         }
+        self.inbox.read();
         self.replace_due();
+        if self.unmet_named {
+            return;
+        }
         let (unmet, since) = (self.find_unmet(), self.unmet.map_or(now, |(_, since)| since));
         self.unmet = unmet.map(|unmet| (unmet, since));
         match unmet {
