@@ -558,6 +558,29 @@ fn a_worker_that_ends_before_it_joins_is_replaced_if_it_may_be() {
     assert!(says_never_joined(why, "") && replaced.ends_with(" replaces it (restart 1 of 1)"), "{stderr}");
 }
 
+/// A part of a script: a worker tells the launcher this.
+fn tell(news: &str) -> String {
+    format!("set -- $CONSONANCE_LAUNCHER; echo \"$1 $$ {news}\" > $3")
+}
+
+#[test]
+fn a_worker_whose_replacement_meets_nobody_is_told_who_has_ended() {
+    let lost = format!("case $TORCHELASTIC_RESTART_COUNT in 0) {}; exit 1;; esac", tell("joined"));
+    let script = on(0, &format!("{lost}; {}; sleep 60", tell("waits")), &tell("joined"));
+    let (status, _, stderr) = result("-n 2 --max-restarts 1", &script);
+    let last = stderr.lines().last().unwrap_or_default();
+    let is_right = last.starts_with("consonance: worker 1 (pid ")
+        && last.ends_with(") ended with status 0; worker 0 waits for it");
+    assert!(status == Some(1) && is_right, "{stderr}");
+}
+
+/// A worker may leave at once, while another one has not run since the group was formed.
+#[test]
+fn a_worker_that_joined_and_left_is_not_missed_by_one_of_the_same_group() {
+    let script = on(1, &tell("joined"), &format!("{}; sleep 2.5", tell("waits")));
+    assert_eq!(result("-n 2", &script), (Some(0), String::new(), String::new()));
+}
+
 #[test]
 fn a_worker_may_tell_more_than_the_pipe_takes_at_a_time() {
     let script = "set -- $CONSONANCE_LAUNCHER; yes \"$1 $$ here\" | head -c 200000 > $3";
@@ -645,8 +668,7 @@ fn of_workers_that_are_found_ended_together_the_first_is_named() {
 #[test]
 fn those_that_go_on_end_when_the_time_is_up() {
     // Our signal ends the worker that the failed one names. This is not its own failure.
-    let names_another = "set -- $CONSONANCE_LAUNCHER; echo \"1 $$ gave-up 0\" > $3; exit 3";
-    for failure in ["exit 3", names_another] {
+    for failure in ["exit 3", &format!("{}; exit 3", tell("gave-up 0"))] {
         those_that_go_on_end_in_time_after(failure);
     }
 }

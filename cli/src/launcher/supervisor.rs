@@ -335,11 +335,14 @@ impl<'l> Supervisor<'l> {
         // A worker that is to be replaced may come.
         let due: Vec<usize> = self.due.iter().map(|due| due.worker).collect();
         let ended: Vec<Ended> = self.workers.iter().filter_map(Worker::ended).collect();
-        let is_alone = ended.len() + 1 == self.workers.len();
+        let is_last = ended.len() + 1 == self.workers.len() && due.is_empty();
         let ended = ended.into_iter().find(|ended| !due.contains(&ended.worker))?;
         let waiting = self.running().into_iter().find(|&worker| self.inbox.waits(worker))?;
         let had_joined = self.inbox.has_joined(ended.worker);
-        (is_alone && due.is_empty() || !self.inbox.has_met()).then_some(Unmet { ended, had_joined, waiting })
+        // The one that ended may have joined this one, which has not run since. Nobody is left to
+        // join a replacement.
+        let is_alone = is_last && self.former.iter().any(|former| former.index == waiting);
+        (is_alone || !self.inbox.has_met()).then_some(Unmet { ended, had_joined, waiting })
     }
 
     /// Treats a worker for which another one waits in vain as one that failed.
