@@ -265,7 +265,8 @@ mod tests {
 
     /// Merges the files, given as worker, name, room and records.
     fn merged(files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
-        let path = env::temp_dir().join(format!("consonance-merged-{}-{}.json", process::id(), files.len()));
+        let (process, thread) = (process::id(), std::thread::current().id());
+        let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
         let mut profile = Profile::begin(&path, 2).unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
