@@ -33,7 +33,7 @@ pub(super) struct Inbox {
     names: usize,
     /// For a worker, how far it is in forming the group of all workers.
     meetings: HashMap<usize, Meeting>,
-    /// Whether the group of all workers was ever formed.
+    /// Whether the group of all workers was formed, of which some may run.
     has_met: bool,
 }
 
@@ -76,12 +76,18 @@ impl Inbox {
         Post { worker, workers: self.size, pipe: pipe.into() }
     }
 
-    /// Notes that a worker has this process now, and forgets what an earlier one has told.
-    pub(super) fn begin(&mut self, worker: usize, pid: i32) {
+    /// Forgets what the process of a worker has told, before there is another one beside the workers
+    /// that run. If none of those is in a group of all workers, the next one needs all again.
+    pub(super) fn forget(&mut self, worker: usize, running: &[usize]) {
         self.read();
+        self.has_met &= running.iter().any(|at| self.meetings.get(at) == Some(&Meeting::Joined));
         self.workers.retain(|_, of| *of != worker);
         self.named.retain(|&from, named| from != worker && named.worker != worker);
         self.meetings.remove(&worker);
+    }
+
+    /// Notes that a worker has this process now, which may have told something already.
+    pub(super) fn begin(&mut self, worker: usize, pid: i32) {
         self.workers.insert(pid.unsigned_abs(), worker);
     }
 
@@ -117,7 +123,8 @@ impl Inbox {
         self.meetings.get(&worker) == Some(&Meeting::Joined)
     }
 
-    /// Returns whether the group of all workers was ever formed. A later one needs fewer workers.
+    /// Returns whether the group of all workers was formed. A later one that its members form needs
+    /// fewer workers.
     pub(super) fn has_met(&mut self) -> bool {
         self.read();
         self.has_met
@@ -224,11 +231,25 @@ mod tests {
     fn a_replacement_answers_for_nothing_that_was_told_before() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 11 waits\n1 11 joined\n2 12 blames 11 left\n1 11 blames 13 left\n").expect("room");
+        inbox.forget(1, &[]);
         inbox.begin(1, 20);
         assert_eq!(culprits(&mut inbox, [1, 2]), [None; 2]);
-        assert!(!inbox.has_joined(1) && inbox.has_met());
+        assert!(!inbox.has_joined(1));
         inbox.writer.write_all(b"2 12 blames 11 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [2]), [None]);
+    }
+
+    #[test]
+    fn the_workers_have_met_as_long_as_one_runs_that_has() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"0 10 joined\n1 11 joined\n2 12 joined\n").expect("room");
+        // Worker 2 has ended.
+        inbox.forget(1, &[0]);
+        assert!(inbox.has_met());
+        inbox.forget(0, &[1]);
+        assert!(!inbox.has_met() && inbox.has_joined(2));
+        inbox.writer.write_all(b"1 20 joined\n").expect("room");
+        assert!(inbox.has_met());
     }
 
     #[test]

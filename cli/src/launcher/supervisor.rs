@@ -173,6 +173,8 @@ impl<'l> Supervisor<'l> {
     /// Starts the worker with this index, after so many others in its place.
     fn begin(&mut self, index: usize, restarts: usize) -> Result<Worker, StartError> {
         let environment = self.environment(index, restarts);
+        let running = self.running();
+        self.inbox.forget(index, &running);
         let mut worker = Worker::start(index, self.launch, &environment, self.profile)?;
         let cannot = |source| StartError::Launcher { doing: "watch a worker", source };
         self.ends.watch(&worker).map_err(cannot)?;
@@ -287,7 +289,8 @@ impl<'l> Supervisor<'l> {
     /// Starts other processes in the places of the workers that are to be replaced now.
     fn replace_due(&mut self) {
         let now = Instant::now();
-        for Due { worker: index, why, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>() {
+        for Due { worker: index, why, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>()
+        {
             let earlier = self.former.iter().filter(|former| former.index == index).count();
             match self.begin(index, earlier + 1) {
                 Ok(worker) => {
