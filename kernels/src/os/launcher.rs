@@ -1,5 +1,6 @@
 //! What a process tells the launcher that started it, in lines of a pipe.
 
+use crate::sync::fork::PerProcess;
 #[cfg(target_os = "linux")]
 use rustix::{
     fs::{Mode, OFlags, open},
@@ -74,7 +75,8 @@ struct Told {
     blame: Option<(u32, Blame)>,
 }
 
-static TOLD: Mutex<Told> = Mutex::new(Told { group: false, blame: None });
+/// A fork has told nothing yet.
+static TOLD: PerProcess<Mutex<Told>> = PerProcess::new(Mutex::default);
 
 /// Tells the launcher, if there is one, that an error of this process names `culprit`. Never waits.
 pub fn tell_blame(culprit: u32, blame: Blame) {
@@ -125,7 +127,7 @@ impl Drop for Joining {
 }
 
 fn told() -> MutexGuard<'static, Told> {
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+    TOLD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Post {
@@ -223,6 +225,29 @@ fn number<'t, N: FromStr>(words: &mut impl Iterator<Item = &'t str>) -> Result<N
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A fork has only the thread that made it: a lock that another thread held is never released.
+    #[test]
+    fn a_fork_tells_while_another_thread_of_its_parent_holds_the_lock() {
+        let mut held = told();
+        held.group = true;
+        // SAFETY: the child takes no lock but its own and those of the allocator, which `fork` has
+        // put in order. The alarm ends it if it waits.
+        let child = unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::alarm(20);
+                    libc::_exit(if told().group { 1 } else { 17 })
+                }
+                child => child,
+            }
+        };
+        assert!(child > 0, "{}", std::io::Error::last_os_error());
+        let mut status = 0;
+        // SAFETY: waits for the child made above, and writes its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "{status:#x}");
+    }
 
     #[test]
     fn what_is_told_is_understood() {
