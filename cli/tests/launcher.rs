@@ -474,9 +474,23 @@ fn workers_with_a_fault() {
     }
 }
 
+/// Waits in a group that has the size of the launch, but whose ranks are both of this process.
+fn form_a_private_group() -> consonance::Result<()> {
+    let id = consonance::UniqueId::new()?;
+    let join = |rank| consonance::ProcessGroup::with_id(&id, rank, 2).join().map(drop);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| join(0));
+        thread::sleep(Duration::from_millis(2500));
+        join(1).and(first.join().expect("no panic"))
+    })
+}
+
 fn train_with(fault: &str) -> consonance::Result<()> {
     use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, Tensor};
 
+    if fault == "private group" {
+        return form_a_private_group();
+    }
     let seconds = if ["stop", "sleep"].contains(&fault) { 3 } else { 20 };
     let options = CommunicationOptions::new().timeout(Duration::from_secs(seconds))?;
     let strategy = MultiWorkerMirroredStrategy::from_environment()?.options(options).build()?;
@@ -533,6 +547,14 @@ fn a_worker_that_ends_before_it_joins_ends_the_others() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(says_never_joined(stderr.lines().last().unwrap_or_default(), ""), "{stderr}");
+}
+
+#[test]
+fn who_waits_in_a_private_group_waits_for_no_worker() {
+    let mut command = joining("", "[ $RANK = 1 ] && exit 0");
+    command.env(PLAYED, "private group");
+    let output = Launch::of(command).finish();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]

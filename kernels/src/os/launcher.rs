@@ -7,7 +7,7 @@ use rustix::{
     io::write,
 };
 use std::{
-    env, fmt,
+    env, fmt, mem,
     path::PathBuf,
     process,
     str::FromStr,
@@ -42,7 +42,7 @@ pub struct Line {
 /// What a process tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// It is about to form a group that has not all workers of the launch.
+    /// It is about to form a group that need not have all workers of the launch.
     Here,
     /// It waits for all workers of the launch, to form a group with them.
     Waits,
@@ -70,8 +70,10 @@ pub enum Blame {
 /// What was told already: a program that goes on after an error may see the same one many times.
 #[derive(Default)]
 struct Told {
-    /// Whether the first group was told of.
+    /// Whether a group was told of.
     group: bool,
+    /// Whether a group with all workers was told of.
+    group_of_all: bool,
     blame: Option<(u32, Blame)>,
 }
 
@@ -87,6 +89,17 @@ pub fn tell_blame(culprit: u32, blame: Blame) {
     }
 }
 
+impl Told {
+    /// Notes that a group is about to form, and returns what is to be told of it.
+    fn meets(&mut self, is_of_all: bool) -> Option<News> {
+        let is_first = !mem::replace(&mut self.group, true);
+        if is_of_all && !mem::replace(&mut self.group_of_all, true) {
+            return Some(News::Waits);
+        }
+        is_first.then_some(News::Here)
+    }
+}
+
 /// The time in which a process forms the first of its groups. Dropping it tells the launcher how
 /// that ended.
 #[derive(Debug)]
@@ -97,14 +110,15 @@ pub struct Joining {
 
 impl Joining {
     /// Tells the launcher, if there is one, that this process is about to form a group of `tasks`
-    /// processes as the one of `task`. Only the first group of a process is told of.
-    pub fn begin(task: usize, tasks: usize) -> Joining {
-        let post = Post::own().filter(|_| !std::mem::replace(&mut told().group, true));
-        let is_of_all = post.as_ref().is_some_and(|post| (post.worker, post.workers) == (task, tasks));
-        if let Some(post) = &post {
-            post.tell(if is_of_all { News::Waits } else { News::Here });
-        }
-        Joining { post: post.filter(|_| is_of_all), end: News::GaveUp(None) }
+    /// processes as the one of `task`. `is_private` says that the processes have chosen each other,
+    /// so that they may be others than the workers. Only the first group of a process, and its
+    /// first one with all workers, are told of.
+    pub fn begin(task: usize, tasks: usize, is_private: bool) -> Joining {
+        let Some(post) = Post::own() else { return Joining { post: None, end: News::GaveUp(None) } };
+        let is_of_all = !is_private && (post.worker, post.workers) == (task, tasks);
+        let news = told().meets(is_of_all);
+        news.into_iter().for_each(|news| post.tell(news));
+        Joining { post: Some(post).filter(|_| news == Some(News::Waits)), end: News::GaveUp(None) }
     }
 
     /// Notes that the group is formed.
@@ -247,6 +261,19 @@ mod tests {
         // SAFETY: waits for the child made above, and writes its status.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "{status:#x}");
+    }
+
+    #[test]
+    fn the_first_group_and_the_first_with_all_workers_are_told_of() {
+        let mut told = Told::default();
+        assert_eq!(
+            [false, false, true, true, false].map(|is_of_all| told.meets(is_of_all)),
+            [Some(News::Here), None, Some(News::Waits), None, None]
+        );
+        assert_eq!(
+            [true, false].map(|is_of_all| Told::default().meets(is_of_all)),
+            [Some(News::Waits), Some(News::Here)]
+        );
     }
 
     #[test]

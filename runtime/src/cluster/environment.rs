@@ -1,6 +1,6 @@
 //! The group of a process whose launcher says in the environment who it is.
 
-use super::{number, process_environment};
+use super::{number, place::Job, process_environment};
 use crate::{
     Error, ProcessGroup, ProcessGroupBuilder, Result, SlurmClusterResolver, TfConfigClusterResolver, UniqueId,
 };
@@ -80,5 +80,5 @@ fn ranks(variable: impl Fn(&str) -> Option<String>) -> Result<ProcessGroupBuilde
     let run = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "CONSONANCE_JOB"];
     let run = run.map(|name| variable(name).unwrap_or_default()).join("\n");
     let id = UniqueId::derived(&format!("{address}\n{port}\n{run}"))?;
-    Ok(ProcessGroup::with_id(&id, rank, size))
+    Ok(ProcessGroupBuilder::of(Job::Id { id: Box::new(id), rank, size, is_private: false }))
 }

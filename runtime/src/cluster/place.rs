@@ -10,7 +10,13 @@ const CALL: &str = "ProcessGroup";
 /// How the processes of a group find each other.
 pub(super) enum Job {
     Cluster(Arc<dyn ClusterResolver>),
-    Id { id: Box<UniqueId>, rank: usize, size: usize },
+    /// An id is private if a program chose who gets it, and not the launcher.
+    Id {
+        id: Box<UniqueId>,
+        rank: usize,
+        size: usize,
+        is_private: bool,
+    },
 }
 
 /// The place of this process among those of its job.
@@ -22,6 +28,11 @@ pub(super) struct Place {
 }
 
 impl Job {
+    /// Whether the processes have chosen each other, and not the launcher.
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self, Job::Id { is_private: true, .. })
+    }
+
     /// Returns the place of this process.
     pub(super) fn place(&self) -> Result<Place> {
         match self {
@@ -35,7 +46,7 @@ impl Job {
                 };
                 Ok(Place { own: role.worker, digest: job_digest(&tasks), tasks })
             }
-            &Job::Id { ref id, rank, size } => {
+            &Job::Id { ref id, rank, size, .. } => {
                 if rank >= size {
                     let expected = format!("a rank below the size, {size}");
                     return Err(Error::invalid(CALL, "rank", expected, rank.to_string()));

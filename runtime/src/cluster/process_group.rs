@@ -135,7 +135,7 @@ impl ProcessGroup {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn with_id(id: &UniqueId, rank: usize, size: usize) -> ProcessGroupBuilder {
-        ProcessGroupBuilder::of(Job::Id { id: Box::new(*id), rank, size })
+        ProcessGroupBuilder::of(Job::Id { id: Box::new(*id), rank, size, is_private: true })
     }
 
     /// Returns the position of this process, and the number of processes.
@@ -198,7 +198,7 @@ impl ProcessGroupBuilder {
         ProcessGroupBuilder::of(Job::Cluster(resolver))
     }
 
-    fn of(job: Job) -> ProcessGroupBuilder {
+    pub(super) fn of(job: Job) -> ProcessGroupBuilder {
         ProcessGroupBuilder {
             job,
             replicas: 1,
@@ -283,7 +283,7 @@ impl ProcessGroupBuilder {
             replicas: self.replicas,
         });
         let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?));
-        let joining = Joining::begin(place.own, place.tasks.len());
+        let joining = Joining::begin(place.own, place.tasks.len(), self.job.is_private());
         match self.form(CALL, &meeting, &place, Duration::ZERO) {
             Ok((generation, communicators)) => {
                 joining.succeed();
