@@ -14,6 +14,7 @@ use std::{
     io::{self, PipeReader, PipeWriter, Read},
     os::fd::AsRawFd,
     process,
+    time::{Duration, Instant},
 };
 
 /// The pipe, and what was read from it.
@@ -44,7 +45,12 @@ pub(super) struct Named {
     pub(super) blame: Blame,
     /// The position of this name among all that were read.
     order: usize,
+    /// When it was read, or the same was read again.
+    read: Instant,
 }
+
+/// How long a name counts. A program may go on after an error, and fail of another one later.
+const LASTS: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meeting {
@@ -98,7 +104,7 @@ impl Inbox {
         self.read();
         let mut chain: Vec<Named> = Vec::new();
         let mut at = worker;
-        while let Some(&next) = self.named.get(&at) {
+        while let Some(next) = self.name_of(at) {
             chain.push(next);
             // A circle begins after the name by which the chain came to this worker before.
             let before = chain[..chain.len() - 1].iter().position(|named| named.worker == next.worker);
@@ -168,7 +174,14 @@ impl Inbox {
 
     fn name(&mut self, from: usize, worker: usize, blame: Blame) {
         self.names += 1;
-        self.named.insert(from, Named { worker, blame, order: self.names });
+        let same = self.name_of(from).filter(|named| (named.worker, named.blame) == (worker, blame));
+        let order = same.map_or(self.names, |named| named.order);
+        self.named.insert(from, Named { worker, blame, order, read: Instant::now() });
+    }
+
+    /// Returns the worker that the latest error of this one names, unless that was long ago.
+    fn name_of(&self, from: usize) -> Option<Named> {
+        self.named.get(&from).copied().filter(|named| named.read.elapsed() < LASTS)
     }
 }
 
@@ -250,6 +263,27 @@ mod tests {
         assert!(!inbox.has_met() && inbox.has_joined(2));
         inbox.writer.write_all(b"1 20 joined\n").expect("room");
         assert!(inbox.has_met());
+    }
+
+    #[test]
+    fn a_name_is_dropped_when_it_is_old_and_was_not_told_again() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"1 11 blames 12 differs\n3 13 blames 14 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 3]), [Some((2, Blame::Differs)), Some((4, Blame::Left))]);
+        inbox.named.values_mut().for_each(|named| named.read -= LASTS);
+        inbox.writer.write_all(b"3 13 blames 14 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 3]), [None, Some((4, Blame::Left))]);
+    }
+
+    #[test]
+    fn a_name_that_is_told_again_keeps_its_position() {
+        let mut inbox = inbox();
+        inbox.writer.write_all(b"1 11 blames 12 left\n2 12 blames 11 left\n1 11 blames 12 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2]), [Some((2, Blame::Left)); 2]);
+        // Unless it was dropped.
+        inbox.named.get_mut(&1).expect("a name").read -= LASTS;
+        inbox.writer.write_all(b"1 11 blames 12 left\n").expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2]), [Some((1, Blame::Left)); 2]);
     }
 
     #[test]

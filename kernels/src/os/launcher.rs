@@ -12,6 +12,7 @@ use std::{
     process,
     str::FromStr,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 /// The variable with a process's [`Post`] in a launch.
@@ -74,8 +75,12 @@ struct Told {
     group: bool,
     /// Whether a group with all workers was told of.
     group_of_all: bool,
-    blame: Option<(u32, Blame)>,
+    /// The blame that was told last, and when.
+    blame: Option<(u32, Blame, Instant)>,
 }
+
+/// The time after which the same blame is told again: the launcher forgets those of long ago.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A fork has told nothing yet.
 static TOLD: PerProcess<Mutex<Told>> = PerProcess::new(Mutex::default);
@@ -84,7 +89,7 @@ static TOLD: PerProcess<Mutex<Told>> = PerProcess::new(Mutex::default);
 pub fn tell_blame(culprit: u32, blame: Blame) {
     let is_own = culprit == process::id() && blame != Blame::Differs;
     let Some(post) = Post::own().filter(|_| !is_own) else { return };
-    if told().blame.replace((culprit, blame)) != Some((culprit, blame)) {
+    if told().is_news(culprit, blame, Instant::now()) {
         post.tell(News::Blames(culprit, blame));
     }
 }
@@ -97,6 +102,17 @@ impl Told {
             return Some(News::Waits);
         }
         is_first.then_some(News::Here)
+    }
+
+    /// Notes that a blame is told now, unless the same one was told just before.
+    fn is_news(&mut self, culprit: u32, blame: Blame, now: Instant) -> bool {
+        let is_told =
+            |&(process, of, at): &(u32, Blame, Instant)| (process, of) == (culprit, blame) && now < at + AGAIN;
+        let is_news = !self.blame.as_ref().is_some_and(is_told);
+        if is_news {
+            self.blame = Some((culprit, blame, now));
+        }
+        is_news
     }
 }
 
@@ -240,6 +256,32 @@ fn number<'t, N: FromStr>(words: &mut impl Iterator<Item = &'t str>) -> Result<N
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_blame_is_told_again_after_a_while_or_when_it_is_another() {
+        let mut told = Told::default();
+        let begin = Instant::now();
+        let mut tell = |culprit, blame, ms| told.is_news(culprit, blame, begin + Duration::from_millis(ms));
+        assert!(tell(7, Blame::Differs, 0));
+        assert!(!tell(7, Blame::Differs, 999));
+        assert!(tell(7, Blame::Differs, 1000));
+        assert!(!tell(7, Blame::Differs, 1999));
+        assert!(tell(8, Blame::Differs, 1999));
+        assert!(tell(8, Blame::Left, 1999));
+    }
+
+    #[test]
+    fn the_first_group_and_the_first_with_all_workers_are_told_of() {
+        let mut told = Told::default();
+        assert_eq!(
+            [false, false, true, true, false].map(|is_of_all| told.meets(is_of_all)),
+            [Some(News::Here), None, Some(News::Waits), None, None]
+        );
+        assert_eq!(
+            [true, false].map(|is_of_all| Told::default().meets(is_of_all)),
+            [Some(News::Waits), Some(News::Here)]
+        );
+    }
+
     /// A fork has only the thread that made it: a lock that another thread held is never released.
     #[test]
     fn a_fork_tells_while_another_thread_of_its_parent_holds_the_lock() {
@@ -261,19 +303,6 @@ mod tests {
         // SAFETY: waits for the child made above, and writes its status.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 17, "{status:#x}");
-    }
-
-    #[test]
-    fn the_first_group_and_the_first_with_all_workers_are_told_of() {
-        let mut told = Told::default();
-        assert_eq!(
-            [false, false, true, true, false].map(|is_of_all| told.meets(is_of_all)),
-            [Some(News::Here), None, Some(News::Waits), None, None]
-        );
-        assert_eq!(
-            [true, false].map(|is_of_all| Told::default().meets(is_of_all)),
-            [Some(News::Waits), Some(News::Here)]
-        );
     }
 
     #[test]

@@ -287,8 +287,8 @@ fn error(
     waited: Duration,
 ) -> Error {
     let own = reports.world().rank();
+    // Blames nobody to the launcher: the group works on, and a program may wait again.
     let missing = |ranks: Vec<usize>, awaited: &[usize], what: &str| {
-        ranks.first().into_iter().for_each(|&rank| reports.blame(rank, Blame::Missing));
         let last = |rank| {
             let held_up: Vec<String> = awaited.iter().map(|rank| format!("replica {rank}")).collect();
             let what = match awaited.contains(&rank) {
