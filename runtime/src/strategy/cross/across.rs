@@ -10,7 +10,7 @@ use crate::{
 };
 use consonance_kernels::digest::digest;
 use consonance_spec::Kind;
-use std::sync::Mutex;
+use std::{iter, sync::Mutex};
 
 impl Strategy {
     /// Reduces over the replicas of all workers. Returns `None` with one worker.
@@ -99,8 +99,9 @@ impl Strategy {
             return Some(Err(error));
         }
         // What is left of the first replica's clone takes the result.
-        let mut places: Vec<N> = value.iter().cloned().collect();
-        let leaves: Vec<_> = places.iter_mut().map(|value| Mutex::new(nest::take(value))).collect();
+        let mut rest = value[0].clone();
+        let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
+        let leaves: Vec<_> = iter::once(nest::take(&mut rest)).chain(others).map(Mutex::new).collect();
         let combined = self.across(call, |communicator| {
             let place = communicator.rank() - self.local_replicas().start;
             let leaves = std::mem::take(&mut *leaves[place].lock().expect("nobody panics holding leaves"));
@@ -108,7 +109,7 @@ impl Strategy {
         })?;
         Some(combined.map_err(|error| hinted(error, hint)).and_then(|mut combined| {
             // All replicas have the same result.
-            nest::put(places.swap_remove(0), combined.swap_remove(0)).map_err(|error| error.of_call(call))
+            nest::put(rest, combined.swap_remove(0)).map_err(|error| error.of_call(call))
         }))
     }
 }

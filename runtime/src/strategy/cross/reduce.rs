@@ -21,7 +21,7 @@ use consonance_kernels::{
     memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{Kind, partition};
-use std::sync::Mutex;
+use std::{iter, sync::Mutex};
 
 /// Reductions of fewer bytes run on one thread: the data is in the caches, and waking other threads
 /// takes longer than the reduction (measured: PERF.md).
@@ -260,8 +260,9 @@ impl Strategy {
     ) -> Result<N> {
         self.check_count(call, "value", value.values().len())?;
         // What is left of the first replica's clone takes the result.
-        let mut places: Vec<N> = value.iter().cloned().collect();
-        let replicas: Vec<Vec<Leaf>> = places.iter_mut().map(nest::take).collect();
+        let mut rest = value[0].clone();
+        let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
+        let replicas: Vec<Vec<Leaf>> = iter::once(nest::take(&mut rest)).chain(others).collect();
         let first = &replicas[0];
         for (replica, leaves) in replicas.iter().enumerate().skip(1) {
             // Most values agree in all sizes: then nothing is described.
@@ -279,7 +280,7 @@ impl Strategy {
             let leaves = Leaves::of(replicas.iter().map(|leaves| &leaves[place]));
             Ok(Leaf { value: combine(&path, leaves)?, path })
         });
-        nest::put(places.swap_remove(0), combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
+        nest::put(rest, combined.collect::<Result<_>>()?).map_err(|error| error.of_call(call))
     }
 
     fn reduce_tensors(
