@@ -125,11 +125,13 @@ impl GroupState {
     /// counts as one that waits.
     pub(super) fn end_of_waits(&self, rank: usize, peer: usize) -> usize {
         let own = self.top_rank(rank);
+        let generation = |rank: usize| self.top().records()[rank].counters.generation.load(Ordering::Relaxed);
         let (mut at, mut last) = (self.top_rank(peer), peer);
         // No chain without a circle is longer. Other processes write the words that it is read
         // from.
         for _ in 0..self.top().records().len() {
-            let Some(next) = self.blocker(at) else { return last };
+            // A rank of an earlier generation waits for nobody any more: it has to begin this one.
+            let Some(next) = self.blocker(at).filter(|_| generation(at) >= generation(own)) else { return last };
             if next == own {
                 return peer;
             }
@@ -274,6 +276,15 @@ mod tests {
         assert_eq!(state.end_of_waits(0, 1), 2);
         state.say_goes_on(1, 2);
         assert_eq!(state.end_of_waits(0, 1), 1);
+    }
+
+    #[test]
+    fn a_rank_that_does_not_begin_the_next_generation_holds_up_those_that_do() {
+        let state = waiting(&[Some(1), Some(2), None]);
+        state.say_gives_up(0, 1, LONG);
+        state.say_goes_on(0, 1);
+        state.records()[2].counters.generation.store(1, Ordering::Relaxed);
+        assert_eq!(state.ends_of_waits(2, &[0, 1]), [0, 1]);
     }
 
     #[test]
