@@ -82,8 +82,9 @@ impl Inbox {
         Post { worker, workers: self.size, pipe: pipe.into() }
     }
 
-    /// Forgets what the process of a worker has told, before there is another one beside the workers
-    /// that run. If none of those is in a group of all workers, the next one needs all again.
+    /// Forgets what the process of a worker has told, before there is another one beside the
+    /// workers that run. If none of those is in a group of all workers, the next one needs all
+    /// again.
     pub(super) fn forget(&mut self, worker: usize, running: &[usize]) {
         self.read();
         self.has_met &= running.iter().any(|at| self.meetings.get(at) == Some(&Meeting::Joined));
