@@ -10,8 +10,8 @@ use std::{fs, thread, time::Duration};
 /// A false length. The machines that run the tests have as much memory.
 const LENGTH: u64 = 1 << 30;
 
-/// Passes all calls on. A message of 8 bytes that this rank receives in a broadcast or an all-gather
-/// becomes [`LENGTH`].
+/// Passes all calls on. A message of 8 bytes that this rank receives in a broadcast or an
+/// all-gather becomes [`LENGTH`].
 struct FalseLengths(Box<dyn Engine>);
 
 impl Engine for FalseLengths {

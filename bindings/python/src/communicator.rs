@@ -32,10 +32,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// call returns a `Request` at once. `op` is sum, mean, product, min, max, and, or, xor. `timeout`
 /// is that of one call.
 ///
-/// A result is a new array of the kind of `data`: NumPy's, PyTorch's, or one of another library with
-/// `__array_namespace__`, such as JAX. `out` gets the result instead, and is returned; `out=data` is
-/// in place. Only `broadcast` and `recv` write `data` itself. Ranks agree on the number of elements,
-/// and not on shapes: elements are in the order of rows. Calls do not work within `jax.jit`.
+/// A result is a new array of the kind of `data`: NumPy's, PyTorch's, or one of another library
+/// with `__array_namespace__`, such as JAX. `out` gets the result instead, and is returned;
+/// `out=data` is in place. Only `broadcast` and `recv` write `data` itself. Ranks agree on the
+/// number of elements, and not on shapes: elements are in the order of rows. Calls do not work
+/// within `jax.jit`.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.
@@ -173,11 +174,12 @@ impl Communicator {
         self.call(py, ("all_reduce", Kind::AllReduce), mode, |loans, _| jobs::all_reduce(loans, data, op, out))
     }
 
-    /// Combines all ranks' data of several arrays, each as `all_reduce` does, in one call. Returns the
-    /// list `out`, or one of new arrays.
+    /// Combines all ranks' data of several arrays, each as `all_reduce` does, in one call. Returns
+    /// the list `out`, or one of new arrays.
     ///
     /// >>> import consonance as cs, numpy as np
-    /// >>> cs.run(2, lambda comm: comm.all_reduce_coalesced([np.array([1.0]), np.array([2, 3])]))[0]
+    /// >>> data = [np.array([1.0]), np.array([2, 3])]
+    /// >>> cs.run(2, lambda comm: comm.all_reduce_coalesced(data))[0]
     /// [array([2.]), array([4, 6])]
     #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
     fn all_reduce_coalesced(
@@ -193,7 +195,8 @@ impl Communicator {
         self.call(py, call, (async_op, timeout), |loans, _| jobs::all_reduce_coalesced(loans, data, op, out))
     }
 
-    /// Combines all ranks' data on the root. Returns `out` or a new array there, and None elsewhere.
+    /// Combines all ranks' data on the root. Returns `out` or a new array there, and None
+    /// elsewhere.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.reduce(np.array([comm.rank + 1.0])))
@@ -218,8 +221,8 @@ impl Communicator {
     }
 
     /// Combines all ranks' data, of as many rows for each rank, and gives each rank its block: in
-    /// `out`, or in a new array. `data` may be a list with a block for each rank. With `out=data` the
-    /// block stays in its place in `data`.
+    /// `out`, or in a new array. `data` may be a list with a block for each rank. With `out=data`
+    /// the block stays in its place in `data`.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.reduce_scatter(np.array([1.0, 2.0])))
@@ -240,8 +243,8 @@ impl Communicator {
         })
     }
 
-    /// Copies the root's data to all ranks: into `data`, which it returns. JAX's arrays never change:
-    /// where such an array would be written, the result is a new one.
+    /// Copies the root's data to all ranks: into `data`, which it returns. JAX's arrays never
+    /// change: where such an array would be written, the result is a new one.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.broadcast(np.array([comm.rank]), root=1))
@@ -263,10 +266,10 @@ impl Communicator {
         })
     }
 
-    /// Concatenates all ranks' data in rank order on all ranks: in `out`, which may be a list with an
-    /// array for each rank, or in a new array of all ranks' rows. `counts` has the number of elements
-    /// of each rank, unless they are even. With `out=data`, `data` has the blocks of all ranks, and
-    /// this rank's own is in place.
+    /// Concatenates all ranks' data in rank order on all ranks: in `out`, which may be a list with
+    /// an array for each rank, or in a new array of all ranks' rows. `counts` has the number of
+    /// elements of each rank, unless they are even. With `out=data`, `data` has the blocks of all
+    /// ranks, and this rank's own is in place.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.all_gather(np.array([[comm.rank, 5]])).tolist())[0]
@@ -341,9 +344,9 @@ impl Communicator {
         })
     }
 
-    /// Copies a part of each rank's `data` to each rank: to its `out`, which it returns, or to a new
-    /// array. `counts` has the number of elements for each rank, and `out_counts` that from each
-    /// rank, unless they are even. `data` and `out` may be lists with a part for each rank.
+    /// Copies a part of each rank's `data` to each rank: to its `out`, which it returns, or to a
+    /// new array. `counts` has the number of elements for each rank, and `out_counts` that from
+    /// each rank, unless they are even. `data` and `out` may be lists with a part for each rank.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.all_to_all(np.array([0, 1]) + 10 * comm.rank))

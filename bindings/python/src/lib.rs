@@ -4,7 +4,8 @@
 //! `array` turns arrays of Python into buffers: the only folder with unsafe code. `types.rs` has
 //! their element types. `failure.rs` turns errors into exceptions. `waiting.rs` waits so that
 //! Ctrl-C is heard. `collective.rs` executes a call or starts it. `jobs.rs` makes it of the
-//! arguments, with `arguments.rs`. `outcome.rs` makes arrays for results. The other files have the classes.
+//! arguments, with `arguments.rs`. `outcome.rs` makes arrays for results. The other files have the
+//! classes.
 //!
 //! The package in `consonance/` adds the names that Python programs import, and PyTorch's backend.
 #![cfg(target_os = "linux")]

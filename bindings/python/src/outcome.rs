@@ -109,8 +109,8 @@ pub(crate) fn items<'py>(object: &Bound<'py, PyAny>) -> Option<Vec<Bound<'py, Py
     of_list.or_else(|_| object.cast::<PyTuple>().map(|tuple| tuple.iter().collect())).ok()
 }
 
-/// Whether `data` is an array of a package whose arrays never change, if it is read-only. NumPy's are
-/// read-only because their program wants it.
+/// Whether `data` is an array of a package whose arrays never change, if it is read-only. NumPy's
+/// are read-only because their program wants it.
 pub(crate) fn never_changes(data: &Bound<'_, PyAny>) -> bool {
     data.cast::<PyUntypedArray>().is_err() && package_of(data).is_some()
 }

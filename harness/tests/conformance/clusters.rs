@@ -132,8 +132,8 @@ pub(crate) fn no_name(case: &Case) -> bool {
     resolvers(case).into_iter().any(|told| told["kind"] == "union" && !has_known_names(told))
 }
 
-/// Returns whether a union has the protocol of one of its resolvers, and the case asks for an address
-/// by its task.
+/// Returns whether a union has the protocol of one of its resolvers, and the case asks for an
+/// address by its task.
 pub(crate) fn protocol_of_a_member(case: &Case) -> bool {
     let told = &case.args["resolver"];
     let asked = master_calls(case).any(|(_, call)| call.get("task_id").is_some() && call.get("rpc_layer").is_none());

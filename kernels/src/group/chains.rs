@@ -141,8 +141,8 @@ impl GroupState {
         peer
     }
 
-    /// Returns the rank that held up `rank`, if `rank` gave up its wait for it a short time ago, and
-    /// has not waited since.
+    /// Returns the rank that held up `rank`, if `rank` gave up its wait for it a short time ago,
+    /// and has not waited since.
     pub(super) fn gave_up_for(&self, rank: usize) -> Option<usize> {
         // Relaxed: the caller was told of what `rank` did after it gave up.
         let has_given_up = self.sleeper(rank).gave_up.load(Ordering::Relaxed) != 0;

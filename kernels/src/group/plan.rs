@@ -373,7 +373,8 @@ impl Topology {
     /// Whether payloads of `bytes` bytes of each rank are inline in the descriptors, if every rank
     /// reads all of them.
     ///
-    /// Inline payloads take less time than any other protocol up to these sizes (measured: PERF.md).
+    /// Inline payloads take less time than any other protocol up to these sizes (measured:
+    /// PERF.md).
     #[inline]
     pub fn rides_to_all(&self, bytes: usize) -> bool {
         bytes <= FIRST_BYTES || (bytes <= self.payload_bytes() && self.ranks * bytes <= self.tuning.payloads_bytes)

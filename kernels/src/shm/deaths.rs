@@ -38,9 +38,9 @@ impl Hold {
     /// If there is no such rank.
     pub(crate) fn new(segment: &Arc<Segment>, rank: usize) -> io::Result<Hold> {
         let pages = Beside::new(segment.own_file()?, segment.layout.life(rank))?;
-        // SAFETY: the entry lies in a private page of `pages`, aligned, because a word is aligned to
-        // an entry and lies at the same place in its page. The pages are mapped until the entry is
-        // removed, which `drop` does.
+        // SAFETY: the entry lies in a private page of `pages`, aligned, because a word is aligned
+        // to an entry and lies at the same place in its page. The pages are mapped until the entry
+        // is removed, which `drop` does.
         unsafe {
             robust_list::add(pages.entry(), |thread| {
                 // Through the second mapping, so that the page is present when the process ends.

@@ -11,8 +11,9 @@
 //! The heads lie together at the front, so that any process can see which areas are in use. Pairs
 //! are too many for that: the head of a pair lies before the pair's records. Each of these begins
 //! at a page of its own: the records of an area (with the head, for a pair), all call logs
-//! together, the words of all lives together, the staging of each rank in each area, the ends of the rings that one rank of a group
-//! reads, and the cells of each ring. Each heap begins at a huge page.
+//! together, the words of all lives together, the staging of each rank in each area, the ends of
+//! the rings that one rank of a group reads, and the cells of each ring. Each heap begins at a huge
+//! page.
 
 use super::{
     call_log::{CallLog, Outcome},
@@ -131,8 +132,8 @@ impl Shape {
     /// staging in each group, and a quarter of that in each pair.
     ///
     /// # Errors
-    /// If `ranks` is not 1 to 1024, if `staging_bytes` is not a multiple of 2 KiB above 0, or if the
-    /// segment does not fit in the address space.
+    /// If `ranks` is not 1 to 1024, if `staging_bytes` is not a multiple of 2 KiB above 0, or if
+    /// the segment does not fit in the address space.
     pub fn new(ranks: usize, staging_bytes: usize) -> Result<Shape, SegmentError> {
         let shape = Shape { ranks, staging_bytes };
         let wrong = |what, expected: &str, found: usize| SegmentError::Shape {

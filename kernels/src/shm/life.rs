@@ -25,8 +25,8 @@
 //! It can write any word. A process that is said to have died is therefore asked for its state
 //! (`bootstrap/watch.rs`): the word alone proves nothing. A word that a peer has overwritten is not
 //! marked by the system, and then the closed socket tells. The list itself is out of the reach of
-//! peers: an entry lies in a private page, and its word in a second mapping of the segment's page, at
-//! the distance that the system knows. The system changes a word only if it has the thread's id.
+//! peers: an entry lies in a private page, and its word in a second mapping of the segment's page,
+//! at the distance that the system knows. The system changes a word only if it has the thread's id.
 
 use crate::{
     os::robust_list::{OWNER_DIED, WAITERS},

@@ -287,8 +287,8 @@ impl Segment {
     }
 
     /// Returns the start of a rank's staging, which begins at a page and has
-    /// [`staging_bytes`](Segment::staging_bytes) bytes. `rank` is in the numbering of the area. That
-    /// of the next rank begins [`staging_apart`](Segment::staging_apart) bytes later.
+    /// [`staging_bytes`](Segment::staging_bytes) bytes. `rank` is in the numbering of the area.
+    /// That of the next rank begins [`staging_apart`](Segment::staging_apart) bytes later.
     ///
     /// The caller may touch these bytes once they are reserved, until the segment is dropped, and
     /// not in a fork.

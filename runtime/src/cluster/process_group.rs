@@ -263,8 +263,8 @@ impl ProcessGroupBuilder {
     /// # Errors
     /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or if
     ///   one of them is on another host.
-    /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, the rank is not below the
-    ///   size, or the size is above 1024.
+    /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, the rank is not below
+    ///   the size, or the size is above 1024.
     /// * [`Error::Meeting`] if processes are missing at the deadline (the error names them), if
     ///   another process already runs this task, or if a process of another user or another build
     ///   of the program has taken a task.

@@ -398,7 +398,8 @@ fn a_save_removes_no_file_of_a_save_that_goes_on_and_none_of_others() {
     checkpoint::save(folder.path("x"), [("x", &x)]).unwrap();
     assert_eq!(folder.files(), [&before[..], &["x".to_owned()]].concat());
     drop(own);
-    // A process that another test starts has a copy of the descriptor until it executes its program.
+    // A process that another test starts has a copy of the descriptor until it executes its
+    // program.
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_there = || folder.files().iter().any(|name| name.starts_with(names[0]));
     while is_there() {

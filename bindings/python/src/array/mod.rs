@@ -118,7 +118,8 @@ impl Array {
         let Ok(export) = object.getattr(intern!(py, "__dlpack__")) else {
             return Err(Bad::object(argument, object));
         };
-        // The device first: an object on a GPU would copy its data, or wait. What JAX traces has none.
+        // The device first: an object on a GPU would copy its data, or wait. What JAX traces has
+        // none.
         let Ok(device) = object.getattr(intern!(py, "__dlpack_device__")) else {
             return Err(Bad::traced(argument, object));
         };
