@@ -24,19 +24,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Joins the `size` processes of this host that pass the same `id`, each with its own `rank`.
 /// `timeout` limits how long a call waits for the other ranks, in seconds or as a timedelta: 5
-/// minutes unless it is given. `join_timeout` limits the wait for the group.
+/// minutes unless it is given, also to one call. `join_timeout` limits the wait for the group.
 ///
 /// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
 /// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are
 /// apart. A list or tuple of arrays stands for one that concatenates them. With `async_op=True` a
-/// call returns a `Request` at once. `op` is sum, mean, product, min, max, and, or, xor. `timeout`
-/// is that of one call.
+/// call returns a `Request` at once. `op` is sum, mean, product, min, max, and, or, xor.
 ///
 /// A result is a new array of the kind of `data`: NumPy's, PyTorch's, or one of another library
 /// with `__array_namespace__`, such as JAX. `out` gets the result instead, and is returned;
-/// `out=data` is in place. Only `broadcast` and `recv` write `data` itself. Ranks agree on the
-/// number of elements, and not on shapes: elements are in the order of rows. Calls do not work
-/// within `jax.jit`.
+/// `out=data` is in place. Only `broadcast` and `recv` write `data` itself. Shapes may differ
+/// between ranks, counts may not: elements are in the order of rows. No call works in `jax.jit`.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.
@@ -195,8 +193,7 @@ impl Communicator {
         self.call(py, call, (async_op, timeout), |loans, _| jobs::all_reduce_coalesced(loans, data, op, out))
     }
 
-    /// Combines all ranks' data on the root. Returns `out` or a new array there, and None
-    /// elsewhere.
+    /// Combines all ranks' data on the root. Returns `out` or a new array there, else None.
     ///
     /// >>> import consonance as cs, numpy as np
     /// >>> cs.run(2, lambda comm: comm.reduce(np.array([comm.rank + 1.0])))
