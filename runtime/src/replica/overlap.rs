@@ -10,7 +10,7 @@
 //! Then the replica itself all-reduces the buckets when it waits. Replicas may differ in this
 //! choice: the calls are the same.
 
-use super::overlap_queue::{Flow, Parcel};
+use super::overlap_queue::{CALL, Flow, Parcel};
 use crate::{
     CommunicationOptions, Error, ReplicaContext, Result,
     error::{IntoReduceOp, op_of},
@@ -33,8 +33,6 @@ pub struct PendingNest<'b, N> {
     nest: N,
     parcel: Arc<Parcel>,
 }
-
-pub(super) const CALL: &str = "Buckets::all_reduce";
 
 impl Buckets<'_> {
     /// Starts [`ReplicaContext::all_reduce`] of `value`. [`PendingNest::wait`] returns the result.

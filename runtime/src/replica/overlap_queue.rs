@@ -8,7 +8,7 @@ use crate::{
         progress::{CommThread, Lent},
     },
     handle::CommLease,
-    replica::{nest_call::NestCall, overlap::CALL, verify::refuse_nan},
+    replica::{nest_call::NestCall, verify::refuse_nan},
     value::nest::{Leaf, Value},
 };
 use consonance_kernels::group::Reason;
@@ -48,6 +48,9 @@ struct Progress {
     /// Whether a NaN ended the queue, on all replicas.
     found_nan: bool,
 }
+
+/// The call that queues a value, as errors name it.
+pub(super) const CALL: &str = "Buckets::all_reduce";
 
 const UNHARMED: &str = "nobody panics while noting progress";
 
