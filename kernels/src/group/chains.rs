@@ -6,15 +6,15 @@
 //!
 //! Each rank publishes for whom it sleeps, in the group of the wait (`Sleeper::waits_for`) and,
 //! because another group of the rank may be the one that is held up, in the top group
-//! (`Sleeper::blocker`). If several threads of a rank wait in several groups, `blocker` is that of
-//! the wait that began last.
+//! (`Sleeper::blocker`, a [`Blocked`]). If several threads of a rank wait in several groups, the
+//! word is that of the wait that began last.
 //!
 //! # The races, by name
 //!
 //! * **Stopped in a wait.** A rank that is stopped while it sleeps looks as if it waited, long
 //!   after its peer has come. But the peer has signalled it then (`Sleeper::progress`). So only a
-//!   rank that has seen all such signals (`Sleeper::seen`) waits; any other rank has to run first,
-//!   and is an end. The signals of ranks that leave or end a group do not count.
+//!   rank that has seen all such signals ([`Blocked`]) waits; any other rank has to run first, and
+//!   is an end. The signals of ranks that leave or end a group do not count.
 //! * **Two deadlines.** A rank that gives up at its own deadline, in a group or at a message that
 //!   others do not share, stays in the chain for a while, and for ever if it was told of a rank
 //!   that left: its peers are held up by the same rank.
@@ -33,21 +33,58 @@ use crate::{
 };
 use std::time::Duration;
 
-impl GroupState {
-    /// Publishes that a thread of `rank` sleeps until `peer` makes progress. It checks afterwards
-    /// whether `peer` has.
-    pub(super) fn say_waits(&self, rank: usize, peer: usize) {
-        self.records()[rank].sleeper.waits_for.store(peer as u32 + 1, Ordering::Relaxed);
-        self.say_blocked(rank, peer);
+/// What `Sleeper::blocker` holds, until its wait ends: the rank that is waited for plus 1, in the
+/// numbering of the top group; [`GAVE_UP`]; and in the upper half `Sleeper::progress`, as it was
+/// when the waiting rank last checked what it waits for.
+#[derive(Clone, Copy)]
+pub(super) struct Blocked(u64);
+
+/// The bit of a [`Blocked`] whose wait was in vain. The rank stays in its chain for a while, and the
+/// end of the wait does not take the word back.
+const GAVE_UP: u64 = 1 << 31;
+
+impl Blocked {
+    /// Returns the word of a rank that waits for the rank `peer` of the top group, and has seen this
+    /// much progress.
+    fn new(peer: usize, seen: u32) -> Self {
+        Self(u64::from(seen) << 32 | (peer as u64 + 1) & (GAVE_UP - 1))
     }
 
-    /// Does the same where `rank` waits for a message of `peer`, or until `peer` takes one.
-    pub(super) fn say_blocked(&self, rank: usize, peer: usize) {
-        let Sleeper { blocker, progress, seen, gave_up, .. } = self.sleeper(rank);
-        // Relaxed: a rank that reads these words late names another rank of the chain.
-        seen.store(progress.load(Ordering::Relaxed), Ordering::Relaxed);
-        blocker.store(self.top_rank(peer) as u32 + 1, Ordering::Relaxed);
-        gave_up.store(0, Ordering::Relaxed);
+    /// Returns the rank that is waited for, if it is one.
+    fn peer(self) -> Option<usize> {
+        usize::try_from(self.0 & (GAVE_UP - 1)).ok()?.checked_sub(1)
+    }
+
+    fn has_given_up(self) -> bool {
+        self.0 & GAVE_UP != 0
+    }
+
+    fn seen(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl GroupState {
+    /// Returns how much progress of others `rank` has been told of. It checks afterwards what it
+    /// waits for.
+    pub(super) fn progress_seen(&self, rank: usize) -> u32 {
+        // Relaxed, as all here: a rank that reads these words late names another rank of the chain.
+        self.sleeper(rank).progress.load(Ordering::Relaxed)
+    }
+
+    /// Publishes that a thread of `rank` waits for `peer`, or for a message of it, or until it
+    /// takes one, and that this had not come yet after so much progress was `seen`.
+    pub(super) fn say_blocked(&self, rank: usize, peer: usize, seen: u32) -> Blocked {
+        let blocked = Blocked::new(self.top_rank(peer), seen);
+        self.sleeper(rank).blocker.store(blocked.0, Ordering::Relaxed);
+        blocked
+    }
+
+    /// Publishes that the wait of `rank` that was published so has ended.
+    pub(super) fn say_unblocked(&self, rank: usize, blocked: Blocked) {
+        // A rank that gave up stays in the chain. Another thread of the rank may wait for another
+        // peer, or begin to.
+        let _ = self.sleeper(rank).blocker.compare_exchange(blocked.0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Wakes `rank`, which sleeps until the calling rank makes progress: it has.
@@ -56,39 +93,23 @@ impl GroupState {
         self.wake(rank);
     }
 
-    /// Publishes that the thread of `rank` that said that it waits goes on.
-    pub(super) fn say_goes_on(&self, rank: usize, peer: usize) {
-        self.records()[rank].sleeper.waits_for.store(0, Ordering::Relaxed);
-        self.say_unblocked(rank, peer);
-    }
-
-    /// Does the same after a wait for a message.
-    pub(super) fn say_unblocked(&self, rank: usize, peer: usize) {
-        let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
-        let said = self.top_rank(peer) as u32 + 1;
-        // A rank that gave up stays in the chain. Another thread of the rank may wait for another
-        // peer, or begin to.
-        if blocker.load(Ordering::Relaxed) == said && gave_up.load(Ordering::Relaxed) == 0 {
-            let _ = blocker.compare_exchange(said, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
     /// Publishes that the wait of `rank` for `peer`, if it said that one last, was in vain: its
     /// deadline has passed, `peer` has left, or the group has ended. The rank stays in the chain
     /// for the time of `patience`.
     pub(super) fn say_gives_up(&self, rank: usize, peer: usize, patience: Duration) {
         let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
-        if blocker.load(Ordering::Relaxed) == self.top_rank(peer) as u32 + 1 {
+        let blocked = Blocked(blocker.load(Ordering::Relaxed));
+        if blocked.peer() == Some(self.top_rank(peer)) {
             let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-            gave_up.store(now().saturating_add(nanos).max(1), Ordering::Relaxed);
+            gave_up.store(now().saturating_add(nanos), Ordering::Relaxed);
+            let given_up = blocked.0 | GAVE_UP;
+            let _ = blocker.compare_exchange(blocked.0, given_up, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Takes `rank`, which makes no call now, out of its chain: a new generation begins.
     pub(super) fn say_begins_anew(&self, rank: usize) {
-        let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
-        gave_up.store(0, Ordering::Relaxed);
-        blocker.store(0, Ordering::Relaxed);
+        self.sleeper(rank).blocker.store(0, Ordering::Relaxed);
     }
 
     /// Clears the note of the last generation about the rank that `rank` was told of.
@@ -145,7 +166,7 @@ impl GroupState {
     /// and has not waited since.
     pub(super) fn gave_up_for(&self, rank: usize) -> Option<usize> {
         // Relaxed: the caller was told of what `rank` did after it gave up.
-        let has_given_up = self.sleeper(rank).gave_up.load(Ordering::Relaxed) != 0;
+        let has_given_up = Blocked(self.sleeper(rank).blocker.load(Ordering::Relaxed)).has_given_up();
         let next = self.blocker(self.top_rank(rank)).filter(|_| has_given_up)?;
         Some(self.end_of_waits(rank, self.member(next)?))
     }
@@ -154,23 +175,21 @@ impl GroupState {
     /// numbering of the top group.
     fn blocker(&self, at: usize) -> Option<usize> {
         let top = self.top();
-        let Sleeper { blocker, progress, seen, gave_up, .. } = &top.records()[at].sleeper;
+        let Sleeper { blocker, progress, gave_up, .. } = &top.records()[at].sleeper;
         let here = self.member(at).and_then(|rank| {
             let peer = self.records()[rank].sleeper.waits_for.load(Ordering::Relaxed);
             let peer = usize::try_from(peer).ok()?.checked_sub(1)?;
             (peer < self.records().len()).then(|| self.top_rank(peer))
         });
-        let anywhere = || usize::try_from(blocker.load(Ordering::Relaxed)).ok()?.checked_sub(1);
-        let next = here.or_else(anywhere).filter(|&next| next < top.records().len() && next != at);
-        let has_seen_all = || seen.load(Ordering::Relaxed) == progress.load(Ordering::Relaxed);
-        let waits = match gave_up.load(Ordering::Relaxed) {
-            0 => has_seen_all(),
-            until => {
-                // A rank that was told that another one left can do nothing more in a group that
-                // has that one.
-                let is_for_ever = |next| self.member(next).is_some() && top.has_left(Generation::END, next);
-                now() <= until || next.is_some_and(is_for_ever)
-            }
+        let blocked = Blocked(blocker.load(Ordering::Relaxed));
+        let next = here.or_else(|| blocked.peer()).filter(|&next| next < top.records().len() && next != at);
+        let waits = if blocked.has_given_up() {
+            // A rank that was told that another one left can do nothing more in a group that has
+            // that one.
+            let is_for_ever = |next| self.member(next).is_some() && top.has_left(Generation::END, next);
+            now() <= gave_up.load(Ordering::Relaxed) || next.is_some_and(is_for_ever)
+        } else {
+            blocked.seen() == progress.load(Ordering::Relaxed)
         };
         next.filter(|_| waits)
     }
@@ -194,10 +213,22 @@ mod tests {
     /// A group in which each rank waits so, and has seen every signal.
     fn waiting(waits: &[Option<usize>]) -> Arc<GroupState> {
         let state = GroupState::new(waits.len());
-        for (rank, wait) in waits.iter().enumerate() {
-            wait.iter().for_each(|&peer| state.say_waits(rank, peer));
+        for (rank, peer) in waits.iter().enumerate().filter_map(|(rank, &wait)| Some((rank, wait?))) {
+            wait_for(&state, rank, peer);
         }
         state
+    }
+
+    /// Publishes, as `sleep_until` does, that `rank` sleeps until `peer` comes.
+    fn wait_for(state: &GroupState, rank: usize, peer: usize) -> Blocked {
+        state.records()[rank].sleeper.waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+        state.say_blocked(rank, peer, state.progress_seen(rank))
+    }
+
+    /// Ends that wait.
+    fn go_on(state: &GroupState, rank: usize, blocked: Blocked) {
+        state.records()[rank].sleeper.waits_for.store(0, Ordering::Relaxed);
+        state.say_unblocked(rank, blocked);
     }
 
     /// Returns every way in which these ranks wait for each other.
@@ -244,21 +275,24 @@ mod tests {
     fn a_rank_that_goes_on_ends_the_chain() {
         let state = waiting(&[Some(1), Some(2), None]);
         assert_eq!(state.end_of_waits(0, 1), 2);
-        state.say_goes_on(1, 2);
+        let blocked = wait_for(&state, 1, 2);
+        go_on(&state, 1, blocked);
         assert_eq!(state.end_of_waits(0, 1), 1);
-        state.say_blocked(1, 2);
+        let of_another_thread = state.say_blocked(1, 0, state.progress_seen(1));
+        let blocked = state.say_blocked(1, 2, state.progress_seen(1));
         assert_eq!(state.end_of_waits(0, 1), 2, "it waits for a message");
-        state.say_unblocked(1, 0);
+        state.say_unblocked(1, of_another_thread);
         assert_eq!(state.end_of_waits(0, 1), 2, "another thread does not wait for rank 0 any more");
-        state.say_unblocked(1, 2);
+        state.say_unblocked(1, blocked);
         assert_eq!(state.end_of_waits(0, 1), 1);
     }
 
     #[test]
     fn the_second_deadline_is_told_of_the_first() {
         let state = waiting(&[Some(1), Some(2), None]);
+        let blocked = wait_for(&state, 1, 2);
         assert_eq!(state.give_up(GENERATION, 1, &[2], LONG), Fault::Missing(vec![2]));
-        state.say_goes_on(1, 2);
+        go_on(&state, 1, blocked);
         let end = Abort { rank: 2, reason: Reason::Deadline };
         assert_eq!(state.give_up(GENERATION, 0, &[1], LONG), Fault::Aborted(end));
     }
@@ -266,23 +300,25 @@ mod tests {
     #[test]
     fn a_rank_that_gave_up_is_held_up_for_a_while() {
         let state = waiting(&[Some(1), Some(2), None]);
+        let blocked = wait_for(&state, 1, 2);
         state.say_gives_up(1, 2, LONG);
         state.wake(1);
-        state.say_goes_on(1, 2);
+        go_on(&state, 1, blocked);
         assert_eq!(state.end_of_waits(0, 1), 2);
         assert_eq!([0, 1, 2].map(|rank| state.gave_up_for(rank)), [None, Some(2), None]);
         // It waits again, and goes on.
-        state.say_waits(1, 2);
+        let blocked = wait_for(&state, 1, 2);
         assert_eq!(state.end_of_waits(0, 1), 2);
-        state.say_goes_on(1, 2);
+        go_on(&state, 1, blocked);
         assert_eq!(state.end_of_waits(0, 1), 1);
     }
 
     #[test]
     fn a_rank_that_does_not_begin_the_next_generation_holds_up_those_that_do() {
         let state = waiting(&[Some(1), Some(2), None]);
+        let blocked = wait_for(&state, 0, 1);
         state.say_gives_up(0, 1, LONG);
-        state.say_goes_on(0, 1);
+        go_on(&state, 0, blocked);
         state.records()[2].counters.generation.store(1, Ordering::Relaxed);
         assert_eq!(state.ends_of_waits(2, &[0, 1]), [0, 1]);
     }
@@ -290,9 +326,9 @@ mod tests {
     #[test]
     fn a_rank_that_only_looked_for_a_message_is_soon_the_end_of_the_chain() {
         let state = waiting(&[Some(1), None, None]);
-        state.say_blocked(1, 2);
+        let blocked = state.say_blocked(1, 2, state.progress_seen(1));
         state.say_gives_up(1, 2, Duration::from_millis(1));
-        state.say_unblocked(1, 2);
+        state.say_unblocked(1, blocked);
         thread::sleep(Duration::from_millis(2));
         assert_eq!((state.end_of_waits(0, 1), state.gave_up_for(1)), (1, None));
     }
@@ -301,9 +337,9 @@ mod tests {
     fn a_rank_that_was_told_of_a_leaver_is_held_up_by_it_in_groups_of_both() {
         let top = GroupState::new(3);
         let pair = top.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
-        top.say_waits(1, 2);
+        let blocked = wait_for(&top, 1, 2);
         top.say_gives_up(1, 2, Duration::ZERO);
-        top.say_goes_on(1, 2);
+        go_on(&top, 1, blocked);
         top.leave(Generation::END, 2);
         thread::sleep(Duration::from_millis(1));
         assert_eq!((top.end_of_waits(0, 1), pair.end_of_waits(0, 1)), (2, 1));
@@ -316,14 +352,14 @@ mod tests {
         let pair = top.child(GENERATION, Key::Split(1, 3), &[3, 1], 0);
         let three = top.child(GENERATION, Key::Split(1, 0), &[0, 1, 2], 0);
         // Rank 0 waits in the group of three for rank 1, which waits in the pair for rank 3.
-        three.say_waits(0, 1);
-        pair.say_waits(1, 0);
-        top.say_waits(2, 0);
+        wait_for(&three, 0, 1);
+        wait_for(&pair, 1, 0);
+        let blocked = wait_for(&top, 2, 0);
         assert_eq!(top.end_of_waits(2, 0), 3);
         assert_eq!(three.end_of_waits(0, 1), 1, "rank 3 is not in the group: the last before it");
         // Rank 3 waits in the top group for rank 2, which is also in the group of three.
-        top.say_waits(3, 2);
-        top.say_goes_on(2, 0);
+        wait_for(&top, 3, 2);
+        go_on(&top, 2, blocked);
         assert_eq!(three.end_of_waits(0, 1), 2);
     }
 
@@ -332,11 +368,11 @@ mod tests {
         let state = waiting(&[Some(1), None, None]);
         for value in [4, 5, u32::MAX] {
             state.records()[1].sleeper.waits_for.store(value, Ordering::Relaxed);
-            state.sleeper(1).blocker.store(value, Ordering::Relaxed);
+            state.sleeper(1).blocker.store(value.into(), Ordering::Relaxed);
             assert_eq!(state.end_of_waits(0, 1), 1, "{value}");
         }
         // It waits for itself.
-        state.say_waits(1, 1);
+        wait_for(&state, 1, 1);
         assert_eq!(state.end_of_waits(0, 1), 1);
     }
 }

@@ -65,16 +65,21 @@ impl Endpoint {
         deadline: Option<Instant>,
     ) -> Result<(), Fault> {
         let record = &self.state.records()[peer];
-        let event = &self.state.sleeper(self.world.rank()).wake;
+        let own = self.world.rank();
+        let waits_for = &self.state.records()[own].sleeper.waits_for;
+        let event = &self.state.sleeper(own).wake;
+        let mut blocked = None;
         let mut asks_at = self.keep_waiting.as_ref().map(|_| Instant::now() + ASKS_EVERY);
         let result = loop {
             let count = event.count();
-            self.state.say_waits(self.world.rank(), peer);
+            waits_for.store(peer as u32 + 1, Ordering::Relaxed);
+            let seen = self.state.progress_seen(own);
             // SYNC POINT sleep: pairs with the fence in `wake`, and with `WakeEvent::signal`.
             fence(Ordering::SeqCst);
             if ready(record) {
                 break Ok(());
             }
+            blocked = Some(self.state.say_blocked(own, peer, seen));
             // Asked before the end: a peer that left because of an abort had seen it.
             let has_left = self.has_left(peer);
             if let Some(abort) = self.state.aborted(self.generation) {
@@ -90,7 +95,7 @@ impl Endpoint {
             {
                 *at = Instant::now() + ASKS_EVERY;
                 if !ask() {
-                    self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Failure });
+                    self.state.abort(self.generation, Abort { rank: own, reason: Reason::Failure });
                     continue;
                 }
             }
@@ -101,15 +106,17 @@ impl Endpoint {
                 let others = self.world.peers().filter(is_missing);
                 let missing: Vec<usize> = iter::once(peer).chain(others).collect();
                 let patience = self.timeout / 2;
-                break Err(self.state.give_up(self.generation, self.world.rank(), &missing, patience));
+                break Err(self.state.give_up(self.generation, own, &missing, patience));
             }
             let asks_in = asks_at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             event.sleep(count, limit.min(asks_in), self.state.segment().is_some());
         };
+        waits_for.store(0, Ordering::Relaxed);
         if result.is_err() {
-            self.state.say_gives_up(self.world.rank(), peer, self.timeout / 2);
+            self.state.say_gives_up(own, peer, self.timeout / 2);
+        } else if let Some(blocked) = blocked {
+            self.state.say_unblocked(own, blocked);
         }
-        self.state.say_goes_on(self.world.rank(), peer);
         result
     }
 

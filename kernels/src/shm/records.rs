@@ -294,17 +294,14 @@ record! {
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
         // The rest is used in the top group only, which was split from none.
-        /// The rank for which the rank waits in any group, or for whose message, or for which it
-        /// has last waited in vain, plus 1; 0 if it waits for none. In the numbering of the top
-        /// group.
-        pub(crate) blocker: AtomicU32,
+        /// The statement of the rank that waits in any group, or for a message, or has last waited in
+        /// vain (`group::chains`); 0 if it waits for none.
+        pub(crate) blocker: AtomicU64,
         /// Signals that the rank got because a rank for which it waits made progress. Those ranks
         /// write it.
         pub(crate) progress: AtomicU32,
-        /// The value of `progress` when the rank last checked what it waits for.
-        pub(crate) seen: AtomicU32,
         /// Until when, by the clock of the host, the rank counts as one that waits after it gave up
-        /// that wait; 0 while it waits.
+        /// that wait.
         pub(crate) gave_up: AtomicU64,
         /// The address at which the rank's process has the group's name, for peers that read its
         /// memory.

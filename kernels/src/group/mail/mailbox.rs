@@ -9,6 +9,7 @@ use crate::{
     group::{
         abort::{Abort, Reason},
         call_context::corrupt,
+        chains::Blocked,
         fault::Fault,
         state::GroupState,
     },
@@ -229,38 +230,35 @@ impl Mail {
     /// Waits until `done`, and advances all requests of this rank meanwhile. Returns false if
     /// `limit` has passed. `peer` is the rank that is waited for, if it is one.
     pub fn wait(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
-        let peer = peer.filter(|&peer| peer != self.world().rank());
-        let is_done = self.wait_for(peer, limit, done);
-        if let Some(peer) = peer.filter(|_| !self.0.state.forked()) {
-            self.0.state.say_unblocked(self.0.world.rank(), peer);
-        }
-        is_done
-    }
-
-    fn wait_for(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
         let shared = &*self.0;
-        loop {
+        let peer = peer.filter(|&peer| peer != shared.world.rank());
+        let mut blocked = None;
+        let is_done = loop {
             if done() {
-                return true;
+                break true;
             }
             if shared.state.forked() {
                 return false;
             }
             if self.poll(&done) {
-                return true;
+                break true;
             }
             if limit.is_some_and(|limit| limit <= Instant::now()) {
-                return false;
+                break false;
             }
-            self.sleep(peer, limit, &done);
+            blocked = self.sleep(peer, limit, &done);
+        };
+        if let Some(blocked) = blocked.filter(|_| !shared.state.forked()) {
+            shared.state.say_unblocked(shared.world.rank(), blocked);
         }
+        is_done
     }
 
     /// Sleeps until a signal or until `limit`, and advances all requests before: for a thread whose
     /// requests nobody waits for now.
     pub fn rest(&self, limit: Instant) {
         if !self.0.state.forked() {
-            self.sleep(None, Some(limit), &|| false);
+            let _ = self.sleep(None, Some(limit), &|| false);
         }
     }
 
@@ -306,15 +304,15 @@ impl Mail {
     }
 
     /// Sleeps until a signal, at most until `limit` or the first deadline, unless something ends
-    /// before. `peer` is the rank that is waited for, if it is one.
-    fn sleep(&self, peer: Option<usize>, limit: Option<Instant>, done: &impl Fn() -> bool) {
+    /// before. `peer` is the rank that is waited for, if it is one; returns the statement that was
+    /// published of that.
+    fn sleep(&self, peer: Option<usize>, limit: Option<Instant>, done: &impl Fn() -> bool) -> Option<Blocked> {
         let shared = &*self.0;
         let event = &shared.state.sleeper(shared.world.rank()).wake;
         let mut finished = Vec::new();
         let count = event.count();
-        if let Some(peer) = peer {
-            shared.state.say_blocked(shared.world.rank(), peer);
-        }
+        let rank = shared.world.rank();
+        let blocked = peer.map(|peer| shared.state.say_blocked(rank, peer, shared.state.progress_seen(rank)));
         let mut open = shared.lock();
         open.sleeping += 1;
         shared.say_awaits(&open);
@@ -331,6 +329,7 @@ impl Mail {
             event.sleep(count, limit, shared.state.segment().is_some());
         }
         shared.change(|open| open.sleeping -= 1);
+        blocked
     }
 
     /// Whether any request is open, or a message is to be withdrawn.
