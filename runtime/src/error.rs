@@ -1,7 +1,7 @@
 //! Errors: the reason, whose fault it is, and whether the group still works.
 
 use consonance_spec::{DType, ReduceOp, UnknownReduceOp};
-use std::{convert::Infallible, error::Error as StdError, fmt, io, iter, time::Duration};
+use std::{convert::Infallible, error::Error as StdError, fmt, io, iter, sync::Arc, time::Duration};
 
 /// The result of every call that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -36,6 +36,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// assert!(matches!(error, Error::Replica { replica: 0, .. }));
 /// # Ok::<(), Error>(())
 /// ```
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is invalid, whatever the other replicas called.
@@ -147,16 +148,15 @@ pub enum Error {
         source: UnknownReduceOp,
     },
     /// The operating system refused a request. If it was for memory or a thread of a collective,
-    /// the
-    /// group was aborted.
+    /// the group was aborted.
     System {
         /// The request.
         what: String,
         /// The system's error.
-        source: std::io::Error,
+        source: Arc<io::Error>,
     },
     /// An error of user code: see [`Error::other`].
-    Other(BoxError),
+    Other(Arc<dyn StdError + Send + Sync>),
 }
 
 impl Error {
@@ -184,7 +184,19 @@ impl Error {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn other(error: impl Into<BoxError>) -> Error {
-        Error::Other(error.into())
+        Error::Other(error.into().into())
+    }
+
+    /// Makes the error of a request that the operating system refused, for an
+    /// [`Engine`](crate::raw::Engine).
+    ///
+    /// ```
+    /// # use consonance::Error;
+    /// let error = Error::system("connect", std::io::ErrorKind::ConnectionRefused);
+    /// assert_eq!(error.to_string(), "connect: connection refused");
+    /// ```
+    pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
+        Error::System { what: what.into(), source: Arc::new(source.into()) }
     }
 
     /// Returns whether a process of the group is gone, or a replica for good, so that no call of
@@ -241,56 +253,9 @@ impl Error {
         }
     }
 
-    /// Copies the error, for several callers that wait for one call.
-    pub(crate) fn duplicate(&self) -> Error {
-        match self {
-            Error::InvalidCall { call, argument, replica, expected, found } => Error::InvalidCall {
-                call,
-                argument: argument.clone(),
-                replica: *replica,
-                expected: expected.clone(),
-                found: found.clone(),
-            },
-            Error::WrongContext { call, problem } => Error::WrongContext { call, problem: problem.clone() },
-            Error::Mismatch { call, replica, argument, expected, found } => Error::Mismatch {
-                call: call.clone(),
-                replica: *replica,
-                argument: argument.clone(),
-                expected: expected.clone(),
-                found: found.clone(),
-            },
-            Error::UnknownReduceOp { call, replica, source } => {
-                Error::UnknownReduceOp { call: *call, replica: *replica, source: source.clone() }
-            }
-            Error::Left { call, replica, last, lost } => {
-                Error::Left { call: call.clone(), replica: *replica, last: last.clone(), lost: *lost }
-            }
-            Error::Timeout { call, waited, missing } => {
-                Error::Timeout { call: call.clone(), waited: *waited, missing: missing.clone() }
-            }
-            Error::Aborted { call, replica, reason, lost, calls } => Error::Aborted {
-                call: call.clone(),
-                replica: *replica,
-                reason: reason.clone(),
-                lost: *lost,
-                calls: calls.clone(),
-            },
-            Error::System { what, source } => {
-                let source = match source.raw_os_error() {
-                    Some(code) => std::io::Error::from_raw_os_error(code),
-                    None => std::io::Error::new(source.kind(), source.to_string()),
-                };
-                Error::System { what: what.clone(), source }
-            }
-            Error::Panic { replica, message } => Error::Panic { replica: *replica, message: message.clone() },
-            // The other variants keep only their text.
-            error => Error::other(format!("{error:#}")),
-        }
-    }
-
     /// Makes the error of elements for which the system has no memory.
     pub(crate) fn no_memory(dtype: DType, count: usize) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::System { what: format!("allocate {count} elements of {dtype}"), source }
+        move |source| Error::system(format!("allocate {count} elements of {dtype}"), source)
     }
 
     /// Adds the replica whose argument is invalid.

@@ -6,7 +6,7 @@ use std::fmt;
 /// Returns the error itself if the box contains one.
 impl From<BoxError> for Error {
     fn from(error: BoxError) -> Self {
-        error.downcast().map_or_else(Error::Other, |error| *error)
+        error.downcast().map_or_else(Error::other, |error| *error)
     }
 }
 
@@ -18,7 +18,7 @@ impl From<anyhow::Error> for Error {
         let is_bare = error.chain().next().is_some_and(|first| first.is::<Error>());
         // With context, a downcast would find the error and drop the context.
         let bare = if is_bare { error.downcast() } else { Err(error) };
-        bare.unwrap_or_else(|error| Error::Other(error.into()))
+        bare.unwrap_or_else(Error::other)
     }
 }
 

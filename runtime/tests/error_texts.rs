@@ -56,7 +56,7 @@ fn every_error_has_its_text() {
         unknown(None, None),
         unknown(Some("Strategy::reduce"), None),
         unknown(Some("all_reduce"), Some(2)),
-        Error::System { what: text("allocate 8 elements of f32"), source: io::ErrorKind::OutOfMemory.into() },
+        Error::system("allocate 8 elements of f32", io::ErrorKind::OutOfMemory),
         Error::other("no more data"),
     ];
     let ends = Reason::ALL.map(|reason| Error::aborted("barrier", 2, reason));

@@ -69,7 +69,7 @@ fn each_cause_is_printed_once() {
     let error = Error::other(Shard(3, Box::new(Error::other("reading shard 3"))));
     assert_eq!(format!("{error:?}"), "reading shard 3");
     let missing = std::fs::read("/nonexistent/file").unwrap_err();
-    let system = Error::System { what: "open the file".to_owned(), source: missing };
+    let system = Error::system("open the file", missing);
     assert_eq!(format!("{system:#}"), system.to_string());
     assert!(system.to_string().starts_with("open the file: "), "{system}");
 }

@@ -72,7 +72,7 @@ pub(crate) fn apart<T: Send + 'static>(
         let _ = sender.send(work());
     });
     if let Err(source) = started {
-        return Ok(Err(Error::System { what: "start a thread".to_owned(), source }));
+        return Ok(Err(Error::system("start a thread", source)));
     }
     let receiver = Mutex::new(receiver);
     loop {

@@ -196,7 +196,7 @@ impl Engine for Messages {
                 if bytes.len() != data.bytes() {
                     self.group.end(self.group.world.rank(), Reason::Failure);
                     let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
-                    return Err(Error::System { what, source: std::io::ErrorKind::InvalidData.into() }.into());
+                    return Err(Error::system(what, std::io::ErrorKind::InvalidData).into());
                 }
                 on_host(data.host()).copy_from_bytes(&bytes);
                 Ok(())

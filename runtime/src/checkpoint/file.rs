@@ -42,7 +42,7 @@ pub(super) fn write(
 ) -> Result<()> {
     // Largest element sizes first, so that each tensor is aligned in a mapping of the file.
     values.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then(a.cmp(b)));
-    let failed = |what: &str, source| Error::System { what: format!("{call}: {what} {}", path.display()), source };
+    let failed = |what: &str, source| Error::system(format!("{call}: {what} {}", path.display()), source);
     let header = header(step, &values).map_err(|source| failed("describe", source))?;
     if path.file_name().is_none() {
         return Err(Error::invalid(call, "path", "the path of a file", path.display().to_string()));

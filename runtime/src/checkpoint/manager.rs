@@ -231,5 +231,5 @@ fn step_of(name: &str) -> Option<u64> {
 }
 
 fn failed(call: &str, what: &str, path: &Path, source: io::Error) -> Error {
-    Error::System { what: format!("{call}: {what} {}", path.display()), source }
+    Error::system(format!("{call}: {what} {}", path.display()), source)
 }

@@ -370,7 +370,7 @@ impl ProcessGroupBuilder {
         });
         let members: Vec<Member> = members.collect();
         let shape = Shape::new(next, self.staging_bytes).map_err(|error| no_segment(call, error))?;
-        let file = formed.segment.try_clone().map_err(|error| system("keep the shared memory", error))?;
+        let file = formed.segment.try_clone().map_err(|error| Error::system("keep the shared memory", error))?;
         let segment =
             Segment::open(file, GroupId::from_bytes(formed.id), shape).map_err(|error| no_segment(call, error))?;
         let processes: Vec<u32> = members.iter().map(|member| member.process.unwrap_or(0)).collect();
@@ -395,7 +395,7 @@ impl ProcessGroupBuilder {
             aborter.lose(ranks[member].clone(), reason);
         };
         let watch = Watch::start(formed, Some(&segment), on_gone);
-        let watch = watch.map_err(|error| system("watch the other processes", error))?;
+        let watch = watch.map_err(|error| Error::system("watch the other processes", error))?;
         let (number, own) = (formed.generation, formed.me);
         let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());
@@ -441,13 +441,9 @@ fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {
 fn no_segment(call: &'static str, error: SegmentError) -> Error {
     match error {
         SegmentError::Shape { what, expected, found } => Error::invalid(call, what, expected, found),
-        SegmentError::System { what, source } => system(what, source),
-        error => Error::System { what: format!("{call}: open the shared memory"), source: io::Error::other(error) },
+        SegmentError::System { what, source } => Error::system(what, source),
+        error => Error::system(format!("{call}: open the shared memory"), io::Error::other(error)),
     }
-}
-
-fn system(what: impl Into<String>, source: io::Error) -> Error {
-    Error::System { what: what.into(), source }
 }
 
 impl fmt::Debug for ProcessGroupBuilder {

@@ -49,7 +49,7 @@ impl SageMakerClusterResolver {
             return SageMakerClusterResolver::from_environment(port, process_environment);
         }
         let text = fs::read_to_string(FILE)
-            .map_err(|source| Error::System { what: format!("{CALL}: {HOSTS} is not set; reading {FILE}"), source })?;
+            .map_err(|source| Error::system(format!("{CALL}: {HOSTS} is not set; reading {FILE}"), source))?;
         SageMakerClusterResolver::from_resource_config(port, &text)
     }
 

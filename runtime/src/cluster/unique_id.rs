@@ -45,7 +45,7 @@ impl UniqueId {
     pub fn new() -> Result<UniqueId> {
         let mut random = [0; 16];
         let read = fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
-        read.map_err(|source| Error::System { what: "get random numbers".to_owned(), source })?;
+        read.map_err(|source| Error::system("get random numbers", source))?;
         UniqueId::of(random)
     }
 
@@ -142,7 +142,7 @@ impl Place {
     fn here() -> Result<Place> {
         let asked = |path: &str| {
             let what = format!("read {path}");
-            move |source| Error::System { what, source }
+            move |source| Error::system(what, source)
         };
         let path = "/proc/sys/kernel/random/boot_id";
         let text = fs::read_to_string(path).map_err(asked(path))?;

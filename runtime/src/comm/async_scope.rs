@@ -317,7 +317,7 @@ impl Communicator {
                 Err(source) => {
                     aborter.abort(Reason::Failure);
                     tasks.close();
-                    return Err(Error::System { what, source });
+                    return Err(Error::system(what, source));
                 }
             };
             let scope = Scope { rank, tasks, calls: Mutex::default(), invariant: PhantomData };

@@ -102,7 +102,7 @@ impl Communicator {
         let count = usize::try_from(bytes).ok().filter(|&count| is_left(count));
         let Some(count) = count else {
             let what = format!("allocate {bytes} bytes for data of other replicas");
-            let error = Error::System { what, source: io::ErrorKind::OutOfMemory.into() };
+            let error = Error::system(what, io::ErrorKind::OutOfMemory);
             let _ = self.refuse(kind, &error);
             return Err(error);
         };

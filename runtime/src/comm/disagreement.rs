@@ -47,10 +47,7 @@ impl Communicator {
             Failure::Disagreement { .. } => {
                 // The ranks are no longer in step.
                 self.engine.abort_handle().abort(Reason::Failure);
-                Error::System {
-                    what: format!("{name}: read what the replicas say of their calls"),
-                    source: io::ErrorKind::InvalidData.into(),
-                }
+                Error::system(format!("{name}: read what the replicas say of their calls"), io::ErrorKind::InvalidData)
             }
         })?;
         let mut error = agreement::compare(&texts);

@@ -117,7 +117,7 @@ impl Queue {
     /// # Errors
     /// As [`Communicator::mailbox`], when the queue was made.
     pub fn mailbox(&self) -> Result<Mailbox> {
-        self.0.mailbox.as_ref().map(Mailbox::duplicate).map_err(Error::duplicate)
+        self.0.mailbox.as_ref().map(Mailbox::duplicate).map_err(Error::clone)
     }
 
     /// Executes `call` on this thread when the calls before it are done. `timeout` is that of the
@@ -160,7 +160,7 @@ impl Queue {
             let thread = thread::Builder::new().name("queue".to_owned()).spawn(move || shared.serve());
             if let Err(source) = thread {
                 drop(turns);
-                completion.end(Err(Error::System { what: "start a thread for calls".to_owned(), source }));
+                completion.end(Err(Error::system("start a thread for calls", source)));
                 return request;
             }
             turns.has_thread = true;

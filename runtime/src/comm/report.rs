@@ -140,21 +140,21 @@ pub(super) fn report(
             }
             Error::Aborted { call, replica, reason, lost, calls: calls.collect() }
         }
-        Fault::NoMemory { bytes, code } => Error::System {
-            what: format!("{call}: reserve {bytes} bytes of the memory that processes share"),
-            source: code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
-        },
-        Fault::CorruptPeer(rank) => Error::System {
-            what: format!("{call}: read what replica {rank} says of its call"),
-            source: io::Error::new(
+        Fault::NoMemory { bytes, code } => Error::system(
+            format!("{call}: reserve {bytes} bytes of the memory that processes share"),
+            code.map_or(io::ErrorKind::OutOfMemory.into(), io::Error::from_raw_os_error),
+        ),
+        Fault::CorruptPeer(rank) => Error::system(
+            format!("{call}: read what replica {rank} says of its call"),
+            io::Error::new(
                 io::ErrorKind::InvalidData,
                 "it cannot be: its process wrote where it must not in the memory that processes share",
             ),
-        },
-        Fault::Oversize { rank, bytes } => Error::System {
-            what: format!("{call}: allocate {bytes} bytes for what all replicas bring, most of it replica {rank}"),
-            source: io::ErrorKind::OutOfMemory.into(),
-        },
+        ),
+        Fault::Oversize { rank, bytes } => Error::system(
+            format!("{call}: allocate {bytes} bytes for what all replicas bring, most of it replica {rank}"),
+            io::ErrorKind::OutOfMemory,
+        ),
         Fault::Forked => Error::WrongContext {
             call: "a collective",
             problem: format!(

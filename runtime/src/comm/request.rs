@@ -78,7 +78,7 @@ impl Request {
         let mut state = self.0.lock();
         loop {
             if let Some(result) = state.outcome() {
-                return result.as_ref().map(|_| true).map_err(Error::duplicate);
+                return result.as_ref().map(|_| true).map_err(Error::clone);
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             state = match left {
@@ -101,7 +101,7 @@ impl Request {
     pub fn on_finish(&self, then: impl FnOnce(&Result<()>) + Send + 'static) {
         let mut state = self.0.lock();
         let result = match &state.outcome {
-            Some(outcome) if state.teller.is_none() => outcome.as_ref().map(|_| ()).map_err(Error::duplicate),
+            Some(outcome) if state.teller.is_none() => outcome.as_ref().map(|_| ()).map_err(Error::clone),
             _ => return state.then.push(Box::new(then)),
         };
         drop(state);
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     fn end(&self, result: Result<Option<usize>>) {
-        let told = result.as_ref().map(|_| ()).map_err(Error::duplicate);
+        let told = result.as_ref().map(|_| ()).map_err(Error::clone);
         let mut state = self.lock();
         state.outcome = Some(result);
         state.teller = Some(thread::current().id());

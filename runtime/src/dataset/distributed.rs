@@ -336,7 +336,7 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: 
         }
     };
     let started = thread::Builder::new().name("prefetch".to_owned()).spawn(body);
-    started.map_err(|source| Error::System { what: "start a thread that reads ahead".to_owned(), source })?;
+    started.map_err(|source| Error::system("start a thread that reads ahead", source))?;
     Ok(Feed::Ahead { steps, has_ended: false, _reader: reader })
 }
 

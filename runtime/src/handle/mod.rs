@@ -174,8 +174,7 @@ impl Strategy {
         let first = self.local_replicas().start;
         let pinned = |thread: usize| self.0.pin_threads.then_some((first + thread) % device::cores());
         let places: Vec<_> = (0..threads).map(pinned).collect();
-        Team::new("replica", &places)
-            .map_err(|source| Error::System { what: format!("start the threads of {self}"), source })
+        Team::new("replica", &places).map_err(|source| Error::system(format!("start the threads of {self}"), source))
     }
 
     /// Returns the communicators of a run of this process only: those of an earlier run, or new

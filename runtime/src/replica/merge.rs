@@ -210,9 +210,7 @@ impl ReplicaContext<'_> {
 /// a collective is the same for all; any other error belongs to that replica.
 fn merge_failed(replica: usize, error: &Error) -> Error {
     match error {
-        Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => {
-            error.duplicate()
-        }
+        Error::Mismatch { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::Aborted { .. } => error.clone(),
         _ => {
             let source = Error::other(format!("its merge function failed: {error}"));
             Error::Replica { replica, source: Box::new(source) }

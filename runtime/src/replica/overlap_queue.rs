@@ -185,7 +185,7 @@ impl Flow {
         if !ended {
             held.configure(self.configuration);
             let _ = held.refuse(Kind::AllReduce, error);
-            self.progress.lock().expect(UNHARMED).ended = Some(error.duplicate());
+            self.progress.lock().expect(UNHARMED).ended = Some(error.clone());
         }
         self.aborter.abort(Reason::Failure);
     }
@@ -255,7 +255,7 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn carry_out(self, communicator: &mut Communicator) {
         let Task { bucket: Bucket { op, mut leaves, promises, .. }, configuration, verifies, progress } = self;
-        let ended = progress.lock().expect(UNHARMED).ended.as_ref().map(Error::duplicate);
+        let ended = progress.lock().expect(UNHARMED).ended.clone();
         let start = Instant::now();
         let mut found_nan = false;
         let result = ended.map_or_else(
@@ -275,12 +275,12 @@ impl Task {
         progress.in_collectives += start.elapsed();
         progress.found_nan |= found_nan;
         if let Err(error) = &result {
-            progress.ended = Some(error.duplicate());
+            progress.ended = Some(error.clone());
         }
         drop(progress);
         match result {
             Ok(()) => promises.into_iter().zip(leaves).for_each(|(promise, leaf)| promise.keep(Ok(leaf))),
-            Err(error) => promises.into_iter().for_each(|promise| promise.keep(Err(error.duplicate()))),
+            Err(error) => promises.into_iter().for_each(|promise| promise.keep(Err(error.clone()))),
         }
     }
 }

@@ -146,7 +146,7 @@ pub(crate) fn require_contributions(
 /// Makes the error of a reduction for whose result, of the shape `kept`, the system has no memory.
 /// An axis without elements has a result of any size.
 pub(crate) fn no_memory(dtype: DType, kept: &[usize]) -> impl Fn(io::Error) -> Error {
-    move |source| Error::System { what: format!("allocate a reduction of {dtype} to the shape {kept:?}"), source }
+    move |source| Error::system(format!("allocate a reduction of {dtype} to the shape {kept:?}"), source)
 }
 
 /// A tensor viewed as `[outer, axis, inner]`: the axis in the middle stands for all removed axes.

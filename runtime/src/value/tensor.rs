@@ -134,7 +134,7 @@ impl Tensor {
         }
         let what = || format!("copy {} from {} to the host", self.spec(), self.space());
         let memory = self.memory.to_host(self.start, self.count());
-        let memory = memory.map_err(|source| Error::System { what: what(), source })?;
+        let memory = memory.map_err(|source| Error::system(what(), source))?;
         Tensor::from_memory(self.shape.clone(), memory)
     }
 

@@ -449,5 +449,5 @@ fn parts(counts: Option<&[usize]>, total: usize, size: usize) -> Vec<Range<usize
 /// Allocates memory for elements in transit.
 fn room(dtype: DType, count: usize, name: Kind) -> Result<HostMemory, Failure> {
     let what = || format!("{name}: allocate {count} elements of {dtype}");
-    Ok(HostMemory::try_zeroed(dtype, count).map_err(|source| Error::System { what: what(), source })?)
+    Ok(HostMemory::try_zeroed(dtype, count).map_err(|source| Error::system(what(), source))?)
 }

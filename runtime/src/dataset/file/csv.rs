@@ -342,7 +342,7 @@ fn explain(file: &DataFile, from: usize, error: ::csv::Error) -> Error {
             let at = pos.map_or(String::new(), |pos| format!(" at line {}", line(file, from + pos.byte() as usize)));
             file.unexpected(format!("{expected_len} fields{at}"), len.to_string())
         }
-        ErrorKind::Io(source) => Error::System { what: format!("Column::csv: read {}", file.path.display()), source },
+        ErrorKind::Io(source) => Error::system(format!("Column::csv: read {}", file.path.display()), source),
         other => file.unexpected("lines of fields", format!("{other:?}")),
     }
 }

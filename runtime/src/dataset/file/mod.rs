@@ -31,7 +31,7 @@ pub(crate) struct DataFile {
 impl DataFile {
     pub(crate) fn open(call: &'static str, path: &Path) -> Result<DataFile> {
         let map = MappedFile::open(path)
-            .map_err(|source| Error::System { what: format!("{call}: open {}", path.display()), source })?;
+            .map_err(|source| Error::system(format!("{call}: open {}", path.display()), source))?;
         Ok(DataFile { call, path: path.to_owned(), map })
     }
 
@@ -43,7 +43,7 @@ impl DataFile {
     /// Copies elements from byte offset `at` into `into`.
     pub(crate) fn read(&self, at: usize, order: ByteOrder, into: HostBufMut<'_>) -> Result<()> {
         let what = || format!("{}: read {}", self.call, self.path.display());
-        self.map.read(at, order, into).map_err(|source| Error::System { what: what(), source })
+        self.map.read(at, order, into).map_err(|source| Error::system(what(), source))
     }
 
     /// Copies the bytes in `range`. Errors name them `part`.

@@ -278,7 +278,7 @@ impl MultiWorkerBuilder {
         let devices = match &self.devices {
             None => (0..self.replicas).map(Device::Cpu).collect(),
             Some(Ok(devices)) => devices.clone(),
-            Some(Err(error)) => return Err(error.duplicate()),
+            Some(Err(error)) => return Err(error.clone()),
         };
         match (role.workers.len(), &self.engines) {
             (0 | 1, _) => self.build_with(devices.len(), None),

@@ -322,7 +322,7 @@ impl Engine for Host {
     fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
         require_host(space)?;
         let what = || format!("allocate {count} elements of {dtype} that all ranks share");
-        let memory = self.endpoint.alloc(dtype, count).map_err(|source| Error::System { what: what(), source })?;
+        let memory = self.endpoint.alloc(dtype, count).map_err(|source| Error::system(what(), source))?;
         Ok(memory.into())
     }
 
