@@ -114,7 +114,7 @@ impl Drop for Temporary {
 
 fn example(name: &str) -> String {
     let path = Path::new(CONSONANCE).with_file_name("examples").join(name);
-    assert!(path.exists(), "cargo build -p consonance-cli --examples makes {}", path.display());
+    assert!(path.exists(), "cargo test --workspace builds {}", path.display());
     path.display().to_string()
 }
 

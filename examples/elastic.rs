@@ -20,6 +20,7 @@ mod data;
 #[expect(dead_code, reason = "the other example uses more of it")]
 #[path = "digits/network.rs"]
 mod network;
+mod worker;
 
 use clap::Parser;
 use consonance::{
@@ -33,7 +34,7 @@ use std::{
     env,
     io::{BufRead, BufReader},
     ops::Range,
-    process::{self, Command, ExitStatus, Stdio},
+    process::{self, ExitStatus, Stdio},
     sync::mpsc::{self, Sender},
     thread,
     time::Duration,
@@ -272,14 +273,7 @@ fn supervise(options: &Options) -> Result<bool> {
 
 /// Starts a worker, and a thread that reports its output and its end.
 fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)>) -> Result<()> {
-    let mut command = Command::new(env::current_exe().map_err(Error::other)?);
-    // Nothing listens at these addresses. Together with the job id they only identify the group to
-    // the workers.
-    let addresses: Vec<String> =
-        (0..options.workers).map(|worker| format!("\"localhost:{}\"", 2222 + worker)).collect();
-    let cluster = format!(r#"{{"worker": [{}]}}"#, addresses.join(", "));
-    command.env("TF_CONFIG", format!(r#"{{"cluster": {cluster}, "task": {{"type": "worker", "index": {worker}}}}}"#));
-    command.env("CONSONANCE_JOB", format!("elastic-{}", process::id()));
+    let mut command = worker::command(worker, options.workers)?;
     let numbers = [("--workers", options.workers), ("--steps", options.steps), ("--at", options.at)];
     command.args(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
     command

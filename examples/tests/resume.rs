@@ -1,17 +1,17 @@
 //! The example's training, interrupted and resumed from its checkpoint, ends with the same bits as
 //! one without a break.
 
-#[path = "../examples/digits/data.rs"]
+#[path = "../digits/data.rs"]
 mod data;
 #[expect(dead_code, reason = "the example shows how much is read right")]
-#[path = "../examples/digits/network.rs"]
+#[path = "../digits/network.rs"]
 mod network;
-#[path = "../examples/digits/plan.rs"]
+#[path = "../digits/plan.rs"]
 mod plan;
-#[path = "../examples/digits/state.rs"]
+#[path = "../digits/state.rs"]
 mod state;
 #[expect(dead_code, reason = "the example shows more of an epoch than its number")]
-#[path = "../examples/digits/train.rs"]
+#[path = "../digits/train.rs"]
 mod train;
 
 use consonance::{CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, Result, Strategy};

@@ -1,8 +1,9 @@
-//! The examples that start processes, run as a user runs them. `cargo test` builds them first;
-//! `cargo test --test examples` uses the last build.
+//! The examples that start processes, and the command that starts them, run as a user runs them.
+//! `cargo test --workspace` builds all of them first.
 #![cfg(target_os = "linux")]
 
 use std::{
+    env, fs,
     io::Read,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,12 +14,16 @@ use std::{
 /// Far longer than any test here takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-const CONSONANCE: &str = env!("CARGO_BIN_EXE_consonance");
+/// Returns a program of the workspace, by its path beside the folder of this test.
+fn built(path: &str) -> PathBuf {
+    let test = env::current_exe().expect("the path of this test");
+    let path = test.parent().expect("a folder").with_file_name(path);
+    assert!(path.exists(), "cargo test --workspace builds {}", path.display());
+    path
+}
 
 fn example(name: &str) -> PathBuf {
-    let path = Path::new(CONSONANCE).with_file_name("examples").join(name);
-    assert!(path.exists(), "cargo build -p consonance-cli --examples makes {}", path.display());
-    path
+    built(&format!("examples/{name}"))
 }
 
 /// Runs a program with these arguments, separated by spaces. Returns its status, and both of its
@@ -81,22 +86,21 @@ fn digits_have_the_same_bits_in_workers_and_in_one_process() {
     for words in ["2 × 1, staged by 256.00 KiB", "2 × 1, staged by 4.00 MiB", "OneShot", "TwoShot"] {
         assert_eq!(digest(&output, words), two, "{output}");
     }
-    assert!(output.contains("[worker 0] Every bit of every weight is the same."), "{output}");
-    assert!(!output.contains("[worker 1]"), "{output}");
+    // Only one of the workers prints.
+    assert_eq!(output.matches("Every bit of every weight is the same.").count(), 1, "{output}");
 
     // The command starts the workers, and sets their number of replicas.
     let arguments = format!("run -n 2 --replicas 2 --timeout 100s -- {} {SMALL}", digits.display());
-    let output = success(CONSONANCE, &arguments);
+    let output = success(built("consonance"), &arguments);
     assert_eq!([digest(&output, of_training), digest(&output, "4 in one process")], [&four; 2], "{output}");
     assert!(output.contains("2 × 2, staged by 1.00 MiB"), "{output}");
 }
 
 #[test]
-fn a_worker_that_fails_ends_the_launch_of_digits() {
+fn digits_fail_if_a_worker_fails() {
     let (status, output) = run(example("digits"), "--workers 2 --batch 1");
     assert_eq!(status, Some(1), "{output}");
     assert!(output.contains("error: --batch 1 leaves some of 2 replicas without a digit"), "{output}");
-    assert!(output.contains("consonance: worker "), "{output}");
 }
 
 #[test]
@@ -118,8 +122,10 @@ fn workers_of_the_command_reform_if_it_keeps_going() {
     let elastic = example("elastic");
     let elastic = format!("exec {} --steps 60 --at 20", elastic.display());
     let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
-    let (status, output) =
-        run_with(CONSONANCE, &["run", "-n", "3", "--keep-going", "--timeout", "100s", "--", "sh", "-c", &script]);
+    let (status, output) = run_with(
+        built("consonance"),
+        &["run", "-n", "3", "--keep-going", "--timeout", "100s", "--", "sh", "-c", &script],
+    );
     assert_eq!(status, Some(0), "{output}");
     assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
     assert_eq!(output.matches("] done: ").count(), 2, "{output}");
@@ -133,7 +139,7 @@ fn the_command_replaces_a_lost_worker() {
     let script =
         format!("case \"$RANK $TORCHELASTIC_RESTART_COUNT\" in '1 0') {elastic} --doomed;; *) {elastic};; esac");
     let (status, output) = run_with(
-        CONSONANCE,
+        built("consonance"),
         &["run", "-n", "3", "--max-restarts", "1", "--timeout", "100s", "--", "sh", "-c", &script],
     );
     assert_eq!(status, Some(0), "{output}");
@@ -154,4 +160,19 @@ fn a_training_whose_lost_worker_is_replaced_has_the_bits_of_one_without_a_loss()
         assert_eq!(done, digest(&output, one_process), "{output}");
         assert_eq!(output.matches(done).count(), 4, "{output}");
     }
+}
+
+#[test]
+fn train_learns_between_threads_and_between_processes() {
+    let folder = env::temp_dir().join(format!("consonance-train-{}", std::process::id()));
+    let train = example("train").display().to_string();
+    let alone = success(&train, &folder.display().to_string());
+    let accuracy = alone.lines().last().and_then(|line| line.split_whitespace().nth(4)).map(str::parse::<f64>);
+    assert!(accuracy.is_some_and(|percent| percent.is_ok_and(|percent| percent > 85.0)), "{alone}");
+    assert_eq!(success(&train, &folder.display().to_string()), "", "all epochs are in the checkpoint");
+    fs::remove_dir_all(&folder).expect("the checkpoints");
+
+    let workers = success(built("consonance"), &format!("run -n 2 --timeout 100s -- {train}"));
+    assert_eq!(workers.matches("[worker 0] epoch ").count(), 20, "{workers}");
+    assert!(!workers.contains("[worker 1]"), "{workers}");
 }

@@ -7,7 +7,7 @@
 //! cargo run --release --example digits -- --workers 2
 //! ```
 //!
-//! With `--workers` this process starts that many copies of itself. Each copy finds its place in
+//! With `--workers` this process starts itself so many times. Each of these finds its place in
 //! `TF_CONFIG`. The training code is the same: its strategy is a value.
 
 mod data;
@@ -16,12 +16,13 @@ mod plan;
 mod proof;
 mod state;
 mod train;
+#[path = "../worker.rs"]
+mod worker;
 
 use clap::{Parser, ValueEnum};
 use consonance::{
     ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver, training::Communication,
 };
-use consonance_cli::launcher::{self, Launch};
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plan::Plan;
@@ -31,7 +32,7 @@ use std::{
     io::{self, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    process,
+    process::{self, Child, ExitStatus},
     time::Duration,
 };
 use train::train;
@@ -49,8 +50,8 @@ use train::train;
 )]
 struct Options {
     /// Number of processes to start, which train together
-    #[arg(short, long, value_name = "COUNT")]
-    workers: Option<NonZeroUsize>,
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=64))]
+    workers: Option<u64>,
     /// Replicas of each process, each a thread with a copy of the network. By default 2; with
     /// workers as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
@@ -115,45 +116,29 @@ fn rate(text: &str) -> Result<f32, String> {
 }
 
 fn main() {
-    launcher::become_worker();
     let options = Options::parse();
-    let is_worker = env::var_os("TF_CONFIG").is_some();
-    let status = match options.workers {
-        Some(workers) if !is_worker => launch(workers, options.replicas),
-        _ => match run(&options) {
-            Ok(true) => 0,
-            Ok(false) => 1,
-            Err(error) => {
-                eprintln!("error: {error}");
-                1
-            }
-        },
+    let done = match options.workers {
+        Some(workers) if env::var_os("TF_CONFIG").is_none() => launch(workers),
+        _ => run(&options),
     };
-    process::exit(status)
+    process::exit(match done {
+        Ok(true) => 0,
+        Ok(false) => 1,
+        Err(error) => {
+            eprintln!("error: {error}");
+            1
+        }
+    })
 }
 
-/// Starts this program as the workers of a cluster, with its own arguments.
-fn launch(workers: NonZeroUsize, replicas: Option<NonZeroUsize>) -> i32 {
-    let program = match env::current_exe() {
-        Ok(program) => program,
-        Err(error) => {
-            eprintln!("error: cannot find this program: {error}");
-            return 1;
-        }
-    };
-    let arguments = env::args_os().skip(1).collect();
-    let launch = Launch {
-        workers,
-        replicas,
-        timeout: None,
-        keep_going: false,
-        max_restarts: 0,
-        print_environment: false,
-        profile: None,
-        program,
-        arguments,
-    };
-    launch.run_and_tell()
+/// Starts this program as the workers of a cluster, with its own arguments. Returns whether all
+/// succeeded. A worker that fails gives the others an error, so all end.
+fn launch(workers: u64) -> Result<bool> {
+    let start = |index| worker::command(index, workers)?.args(env::args_os().skip(1)).spawn().map_err(Error::other);
+    let processes: Vec<Child> = (0..workers).map(start).collect::<Result<_>>()?;
+    let end = |mut process: Child| process.wait().map_err(Error::other);
+    let ends: Vec<ExitStatus> = processes.into_iter().map(end).collect::<Result<_>>()?;
+    Ok(ends.iter().all(ExitStatus::success))
 }
 
 /// Trains, and returns whether every variation of the training gave the same bits.
