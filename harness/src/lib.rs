@@ -25,8 +25,3 @@ mod lie;
 #[cfg(target_os = "linux")]
 pub mod damage;
 pub mod seeds;
-
-/// The programs of the README, which compile and run as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
