@@ -1,8 +1,10 @@
 //! The parts of Consonance that need the machine: buffers, reductions, thread pools, memory that
 //! ranks share.
 //!
-//! All unsafe code of the workspace is here. Exported functions are safe to call, except `from_raw`
-//! of [`memory::Buf`] and [`memory::BufMut`], and [`cuda::Stream::launch`].
+//! All unsafe code of the workspace is here, but that of the bindings and of the driver for tests.
+//! Exported functions are safe to call, except constructors of buffers for them
+//! ([`memory::Buf::from_raw`], [`memory::BufMut::from_raw`], [`memory::HostMemory::foreign`],
+//! [`memory::DeviceMemory::new`]) and [`cuda::Stream::launch`].
 #[macro_use]
 pub mod sync;
 pub mod digest;
