@@ -189,14 +189,14 @@ fn waits_for_the_wrong_state_are_found() {
             "divided in heaps, deadline",
         ),
         ("the dead are taken to have left", "group/state.rs", "let left = counters.left.load(", 1, "windows, death"),
+        ("a deadline names the next rank of a chain", "group/chains.rs", "sleeper.blocker.load(", -3, "chain of waits"),
         (
-            "a deadline names the next rank of a chain",
+            "a rank that waits is taken to be stopped",
             "group/chains.rs",
-            "usize::try_from(blocker.load(",
-            -3,
+            "sleeper(rank).progress.load(",
+            1,
             "chain of waits",
         ),
-        ("a rank that waits is taken to be stopped", "group/chains.rs", "seen.store(", 1, "chain of waits"),
         ("a signal is not counted", "sync/wait.rs", "count.fetch_add(", -1, "exchange"),
         ("a place forgets its generation", "group/state.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
     ];

@@ -68,7 +68,8 @@ impl GroupState {
     /// Returns how much progress of others `rank` has been told of. It checks afterwards what it
     /// waits for.
     pub(super) fn progress_seen(&self, rank: usize) -> u32 {
-        // Relaxed, as all here: a rank that reads these words late names another rank of the chain.
+        // Relaxed, as what follows: a rank that reads these words late names another rank of the
+        // chain.
         self.sleeper(rank).progress.load(Ordering::Relaxed)
     }
 
@@ -98,12 +99,13 @@ impl GroupState {
     /// for the time of `patience`.
     pub(super) fn say_gives_up(&self, rank: usize, peer: usize, patience: Duration) {
         let Sleeper { blocker, gave_up, .. } = self.sleeper(rank);
-        let blocked = Blocked(blocker.load(Ordering::Relaxed));
+        let blocked = self.blocked(self.top_rank(rank));
         if blocked.peer() == Some(self.top_rank(peer)) {
             let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
             gave_up.store(now().saturating_add(nanos), Ordering::Relaxed);
             let given_up = blocked.0 | GAVE_UP;
-            let _ = blocker.compare_exchange(blocked.0, given_up, Ordering::Relaxed, Ordering::Relaxed);
+            // SYNC POINT vain: pairs with `blocked`, whose caller reads until when.
+            let _ = blocker.compare_exchange(blocked.0, given_up, Ordering::Release, Ordering::Relaxed);
         }
     }
 
@@ -166,22 +168,28 @@ impl GroupState {
     /// and has not waited since.
     pub(super) fn gave_up_for(&self, rank: usize) -> Option<usize> {
         // Relaxed: the caller was told of what `rank` did after it gave up.
-        let has_given_up = Blocked(self.sleeper(rank).blocker.load(Ordering::Relaxed)).has_given_up();
+        let has_given_up = self.blocked(self.top_rank(rank)).has_given_up();
         let next = self.blocker(self.top_rank(rank)).filter(|_| has_given_up)?;
         Some(self.end_of_waits(rank, self.member(next)?))
+    }
+
+    /// Returns what the rank `at` of the top group has published.
+    fn blocked(&self, at: usize) -> Blocked {
+        // SYNC POINT vain: pairs with `say_gives_up`.
+        Blocked(self.top().records()[at].sleeper.blocker.load(Ordering::Acquire))
     }
 
     /// Returns the rank for which the rank `at` waits or has waited in vain; both are in the
     /// numbering of the top group.
     fn blocker(&self, at: usize) -> Option<usize> {
         let top = self.top();
-        let Sleeper { blocker, progress, gave_up, .. } = &top.records()[at].sleeper;
+        let Sleeper { progress, gave_up, .. } = &top.records()[at].sleeper;
         let here = self.member(at).and_then(|rank| {
             let peer = self.records()[rank].sleeper.waits_for.load(Ordering::Relaxed);
             let peer = usize::try_from(peer).ok()?.checked_sub(1)?;
             (peer < self.records().len()).then(|| self.top_rank(peer))
         });
-        let blocked = Blocked(blocker.load(Ordering::Relaxed));
+        let blocked = self.blocked(at);
         let next = here.or_else(|| blocked.peer()).filter(|&next| next < top.records().len() && next != at);
         let waits = if blocked.has_given_up() {
             // A rank that was told that another one left can do nothing more in a group that has
