@@ -115,6 +115,7 @@ impl Endpoint {
         let addresses = Addresses::new(world.size());
         let staging = state.segment().map(|(_, area)| Staging::new(area, generation));
         let (sequence, slept, tuning) = (generation.base(), Cell::default(), state.tuning);
+        state.say_timeout(world.rank(), timeout);
         Endpoint {
             state,
             world,
@@ -154,7 +155,10 @@ impl Endpoint {
 
     /// Sets how long a call waits for peers, from the next step on.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        if self.timeout != timeout {
+            self.timeout = timeout;
+            self.state.say_timeout(self.world.rank(), timeout);
+        }
     }
 
     /// Asks `ask` about every 100 ms while this rank sleeps in a wait for peers, from the next step

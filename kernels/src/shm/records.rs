@@ -293,6 +293,8 @@ record! {
         pub(crate) waits_for: AtomicU32,
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
+        /// How long the rank waits in a call, in nanoseconds; 0 before its first endpoint.
+        pub(crate) timeout: AtomicU64,
         // The rest is used in the top group only, which was split from none.
         /// The statement of the rank that waits in any group, or for a message, or has last waited in
         /// vain (`group::chains`); 0 if it waits for none.
