@@ -255,26 +255,7 @@ fn read(path: &str) -> String {
 static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(sources);
 
 fn sources() -> Vec<Source> {
-    fn walk(folder: &Path, sources: &mut Vec<Source>) {
-        let mut entries: Vec<PathBuf> = fs::read_dir(folder)
-            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
-            .map(|entry| entry.expect("an entry of a readable folder").path())
-            .collect();
-        entries.sort();
-        for path in entries {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path.is_dir() {
-                if !name.starts_with('.') && !["target", "corpus", "artifacts"].contains(&&*name) {
-                    walk(&path, sources);
-                }
-            } else if name.ends_with(".rs") {
-                let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
-                sources.push(Source::new(&name, &read(&name)));
-            }
-        }
-    }
-    let mut sources = Vec::new();
-    walk(&root(), &mut sources);
+    let mut sources: Vec<Source> = files(".rs").iter().map(|path| Source::new(path, &read(path))).collect();
     // `#[cfg(test)] mod sample;` in `mod.rs` makes the `sample.rs` beside it a test.
     let tests: Vec<String> = (sources.iter())
         .flat_map(|source| {
@@ -287,6 +268,30 @@ fn sources() -> Vec<Source> {
     }
     assert!(sources.len() > 50, "the walk found {} files", sources.len());
     sources
+}
+
+/// Returns the files of the workspace and of `fuzz` with this ending, except build output.
+fn files(ending: &str) -> Vec<String> {
+    fn walk(folder: &Path, ending: &str, files: &mut Vec<String>) {
+        let mut entries: Vec<PathBuf> = fs::read_dir(folder)
+            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+            .map(|entry| entry.expect("an entry of a readable folder").path())
+            .collect();
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                if !name.starts_with('.') && !["target", "corpus", "artifacts"].contains(&&*name) {
+                    walk(&path, ending, files);
+                }
+            } else if name.ends_with(ending) {
+                files.push(path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/"));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), ending, &mut found);
+    found
 }
 
 #[track_caller]
@@ -506,6 +511,19 @@ fn wide_comments(source: &Source) -> Vec<Problem> {
     problems
 }
 
+/// Returns lines of a page or of a manifest wider than [`COLUMNS`]. Tables and examples are exempt.
+fn wide_lines(path: &str, text: &str) -> Vec<Problem> {
+    let mut is_example = false;
+    let is_wide = |line: &str| {
+        is_example ^= line.trim_start().starts_with("```");
+        !is_example && !line.starts_with('|') && line.chars().count() > COLUMNS
+    };
+    let wide: Vec<bool> = text.lines().map(is_wide).collect();
+    let what = || format!("more than {COLUMNS} columns");
+    let problem = |(index, _)| Problem { path: path.to_owned(), line: index + 1, what: what() };
+    wide.into_iter().enumerate().filter(|(_, wide)| *wide).map(problem).collect()
+}
+
 #[test]
 fn arrows_between_folders_point_down() {
     for (folder, floors) in FLOORS {
@@ -572,6 +590,17 @@ fn every_file_is_short() {
 #[test]
 fn every_comment_is_narrow() {
     check(wide_comments);
+}
+
+#[test]
+fn every_line_of_a_page_or_a_manifest_is_narrow() {
+    none(
+        [".md", ".toml"]
+            .iter()
+            .flat_map(|ending| files(ending))
+            .flat_map(|path| wide_lines(&path, &read(&path)))
+            .collect(),
+    );
 }
 
 /// Returns each line of the dependency tables of a manifest: the line's number, the table's name,
@@ -771,6 +800,7 @@ fn the_rules_see_what_they_forbid() {
         let lines: Vec<usize> = rule(&Source::new(path, text)).iter().map(|problem| problem.line).collect();
         assert_eq!(lines, [2], "lines of the problems of {text:?}");
     }
+    assert_eq!(wide_lines("a.md", &format!("{0}\n|{0}\n```\n{0}", wide.trim())).len(), 1);
     assert_eq!(long_files(&Source::new("spec/src/a.rs", &"\n".repeat(LINES[0] + 1))).len(), 1);
     assert_eq!(
         wrong_arrows("spec", &[], "[dependencies]\nconsonance-kernels.workspace = true\nserde = \"1\"").len(),
