@@ -39,13 +39,13 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(super) struct Blocked(u64);
 
-/// The bit of a [`Blocked`] whose wait was in vain. The rank stays in its chain for a while, and the
-/// end of the wait does not take the word back.
+/// The bit of a [`Blocked`] whose wait was in vain. The rank stays in its chain for a while, and
+/// the end of the wait does not take the word back.
 const GAVE_UP: u64 = 1 << 31;
 
 impl Blocked {
-    /// Returns the word of a rank that waits for the rank `peer` of the top group, and has seen this
-    /// much progress.
+    /// Returns the word of a rank that waits for the rank `peer` of the top group, and has seen
+    /// this much progress.
     fn new(peer: usize, seen: u32) -> Self {
         Self(u64::from(seen) << 32 | (peer as u64 + 1) & (GAVE_UP - 1))
     }

@@ -296,8 +296,8 @@ record! {
         /// How long the rank waits in a call, in nanoseconds; 0 before its first endpoint.
         pub(crate) timeout: AtomicU64,
         // The rest is used in the top group only, which was split from none.
-        /// The statement of the rank that waits in any group, or for a message, or has last waited in
-        /// vain (`group::chains`); 0 if it waits for none.
+        /// The statement of the rank that waits in any group, or for a message, or has last waited
+        /// in vain (`group::chains`); 0 if it waits for none.
         pub(crate) blocker: AtomicU64,
         /// Signals that the rank got because a rank for which it waits made progress. Those ranks
         /// write it.
