@@ -8,195 +8,116 @@ use crate::{
     Communicator, Error, Result,
     comm::{
         call::Call,
-        pending::{Ending, Pending, pending},
-        progress::{self, Tasks},
+        pending::Pending,
+        promise::{Unheard, promise},
     },
     error::{IntoReduceOp, op_of},
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
-use std::fmt;
 use std::{
+    fmt,
     marker::PhantomData,
     ops::DerefMut,
-    sync::{Arc, Mutex},
+    panic::{self, AssertUnwindSafe},
+    sync::{Arc, Mutex, mpsc},
     thread,
 };
 
 /// Starts asynchronous calls: see [`Communicator::scope`].
 pub struct Scope<'env> {
     rank: usize,
-    tasks: Tasks<'env>,
-    calls: Mutex<Vec<Arc<dyn Ending + 'env>>>,
+    tasks: mpsc::Sender<Task<'env>>,
+    calls: Mutex<Vec<Arc<dyn Unheard + 'env>>>,
     /// Makes the lifetime invariant: with a shorter one, buffers could be used before the calls are
     /// finished.
     invariant: PhantomData<&'env mut &'env ()>,
 }
 
+/// What the thread of a scope does with the communicator.
+type Task<'env> = Box<dyn FnOnce(&mut Communicator) + Send + 'env>;
+
+/// Defines methods that start calls, each the twin of a method of [`Communicator`]. `op of KIND` is
+/// an operation, the first argument.
+macro_rules! starts {
+    ($($name:ident($self:ident $(, $argument:ident: $type:ty)*) => $call:expr;)*) => { $(
+        #[doc = concat!("Starts [`Communicator::", stringify!($name), "`].")]
+        pub fn $name<T: Element>(&$self $(, $argument: $type)*) -> Pending {
+            $self.start($call)
+        }
+    )* };
+    ($(
+        $name:ident $(<$of:ident>)?($self:ident, $op:ident of $kind:ident $(, $argument:ident: $type:ty)*) =>
+            $call:expr;
+    )*) => { $(
+        #[doc = concat!("Starts [`Communicator::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// [`Error::UnknownReduceOp`]. All others come from [`Pending::wait`] or the end of the
+        /// scope.
+        pub fn $name<T: Element $(, $of: Element)?>(
+            &$self,
+            $op: impl IntoReduceOp
+            $(, $argument: $type)*
+        ) -> Result<Pending> {
+            let $op = $self.op(Kind::$kind, $op)?;
+            Ok($self.start($call))
+        }
+    )* };
+}
+
 impl<'env> Scope<'env> {
-    /// Starts [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// [`Error::UnknownReduceOp`]. All others come from [`Pending::wait`] or the end of the scope.
-    pub fn all_reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
-        let op = self.op(Kind::AllReduce, op)?;
-        Ok(self.start(Call::AllReduce { op, send: None, recv: data.into() }))
+    starts! {
+        all_reduce(self, op of AllReduce, data: &'env mut [T]) =>
+            Call::AllReduce { op, send: None, recv: data.into() };
+        all_reduce_into<R>(self, op of AllReduce, send: &'env [T], recv: &'env mut [R]) =>
+            Call::AllReduce { op, send: Some(send.into()), recv: recv.into() };
+        reduce(self, op of Reduce, data: &'env mut [T], root: usize) =>
+            Call::reduce_in_place(op, data, root, self.rank);
+        reduce_into(self, op of Reduce, send: &'env [T], recv: Option<&'env mut [T]>, root: usize) =>
+            Call::Reduce { op, send: Some(send.into()), recv: recv.map(Into::into), root };
+        reduce_scatter(self, op of ReduceScatter, data: &'env mut [T]) =>
+            Call::ReduceScatter { op, send: None, recv: data.into() };
+        reduce_scatter_into(self, op of ReduceScatter, send: &'env [T], recv: &'env mut [T]) =>
+            Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() };
     }
 
-    /// Starts [`Communicator::all_reduce_into`].
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Scope::all_reduce).
-    pub fn all_reduce_into<T: Element, R: Element>(
-        &self,
-        op: impl IntoReduceOp,
-        send: &'env [T],
-        recv: &'env mut [R],
-    ) -> Result<Pending> {
-        let op = self.op(Kind::AllReduce, op)?;
-        Ok(self.start(Call::AllReduce { op, send: Some(send.into()), recv: recv.into() }))
-    }
-
-    /// Starts [`Communicator::reduce`].
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Scope::all_reduce).
-    pub fn reduce<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T], root: usize) -> Result<Pending> {
-        let op = self.op(Kind::Reduce, op)?;
-        Ok(self.start(Call::reduce_in_place(op, data, root, self.rank)))
-    }
-
-    /// Starts [`Communicator::reduce_into`].
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Scope::all_reduce).
-    pub fn reduce_into<T: Element>(
-        &self,
-        op: impl IntoReduceOp,
-        send: &'env [T],
-        recv: Option<&'env mut [T]>,
-        root: usize,
-    ) -> Result<Pending> {
-        let (op, recv) = (self.op(Kind::Reduce, op)?, recv.map(Into::into));
-        Ok(self.start(Call::Reduce { op, send: Some(send.into()), recv, root }))
-    }
-
-    /// Starts [`Communicator::reduce_scatter`].
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Scope::all_reduce).
-    pub fn reduce_scatter<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
-        let op = self.op(Kind::ReduceScatter, op)?;
-        Ok(self.start(Call::ReduceScatter { op, send: None, recv: data.into() }))
-    }
-
-    /// Starts [`Communicator::reduce_scatter_into`].
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Scope::all_reduce).
-    pub fn reduce_scatter_into<T: Element>(
-        &self,
-        op: impl IntoReduceOp,
-        send: &'env [T],
-        recv: &'env mut [T],
-    ) -> Result<Pending> {
-        let op = self.op(Kind::ReduceScatter, op)?;
-        Ok(self.start(Call::ReduceScatter { op, send: Some(send.into()), recv: recv.into() }))
-    }
-
-    /// Starts [`Communicator::broadcast`].
-    pub fn broadcast<T: Element>(&self, data: &'env mut [T], root: usize) -> Pending {
-        self.start(Call::Broadcast { data: data.into(), root })
-    }
-
-    /// Starts [`Communicator::all_gather`].
-    pub fn all_gather<T: Element>(&self, data: &'env mut [T]) -> Pending {
-        self.start(Call::AllGather { send: None, recv: data.into(), counts: None })
-    }
-
-    /// Starts [`Communicator::all_gather_into`].
-    pub fn all_gather_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
-        self.start(Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None })
-    }
-
-    /// Starts [`Communicator::all_gather_v`].
-    pub fn all_gather_v<T: Element>(
-        &self,
-        send: Option<&'env [T]>,
-        recv: &'env mut [T],
-        counts: &'env [usize],
-    ) -> Pending {
-        self.start(Call::AllGather { send: send.map(Into::into), recv: recv.into(), counts: Some(counts) })
-    }
-
-    /// Starts [`Communicator::gather`].
-    pub fn gather<T: Element>(&self, send: &'env [T], recv: Option<&'env mut [T]>, root: usize) -> Pending {
-        self.start(Call::Gather { send: Some(send.into()), recv: recv.map(Into::into), counts: None, root })
-    }
-
-    /// Starts [`Communicator::gather_v`].
-    pub fn gather_v<T: Element>(
-        &self,
-        send: Option<&'env [T]>,
-        recv: Option<&'env mut [T]>,
-        counts: &'env [usize],
-        root: usize,
-    ) -> Pending {
-        self.start(Call::Gather { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
-    }
-
-    /// Starts [`Communicator::scatter`].
-    pub fn scatter<T: Element>(&self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, root: usize) -> Pending {
-        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: None, root })
-    }
-
-    /// Starts [`Communicator::scatter_v`].
-    pub fn scatter_v<T: Element>(
-        &self,
-        send: Option<&'env [T]>,
-        recv: Option<&'env mut [T]>,
-        counts: &'env [usize],
-        root: usize,
-    ) -> Pending {
-        self.start(Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root })
-    }
-
-    /// Starts [`Communicator::all_to_all`].
-    pub fn all_to_all<T: Element>(&self, data: &'env mut [T]) -> Pending {
-        self.start(Call::AllToAll { send: None, recv: data.into(), counts: None })
-    }
-
-    /// Starts [`Communicator::all_to_all_into`].
-    pub fn all_to_all_into<T: Element>(&self, send: &'env [T], recv: &'env mut [T]) -> Pending {
-        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None })
-    }
-
-    /// Starts [`Communicator::all_to_all_v`].
-    pub fn all_to_all_v<T: Element>(
-        &self,
-        send: &'env [T],
-        send_counts: &'env [usize],
-        recv: &'env mut [T],
-        recv_counts: &'env [usize],
-    ) -> Pending {
-        let counts = Some((send_counts, recv_counts));
-        self.start(Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts })
+    starts! {
+        broadcast(self, data: &'env mut [T], root: usize) => Call::Broadcast { data: data.into(), root };
+        all_gather(self, data: &'env mut [T]) =>
+            Call::AllGather { send: None, recv: data.into(), counts: None };
+        all_gather_into(self, send: &'env [T], recv: &'env mut [T]) =>
+            Call::AllGather { send: Some(send.into()), recv: recv.into(), counts: None };
+        all_gather_v(self, send: Option<&'env [T]>, recv: &'env mut [T], counts: &'env [usize]) =>
+            Call::AllGather { send: send.map(Into::into), recv: recv.into(), counts: Some(counts) };
+        gather(self, send: &'env [T], recv: Option<&'env mut [T]>, root: usize) =>
+            Call::Gather { send: Some(send.into()), recv: recv.map(Into::into), counts: None, root };
+        gather_v(
+            self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, counts: &'env [usize], root: usize
+        ) =>
+            Call::Gather { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root };
+        scatter(self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, root: usize) =>
+            Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: None, root };
+        scatter_v(
+            self, send: Option<&'env [T]>, recv: Option<&'env mut [T]>, counts: &'env [usize], root: usize
+        ) =>
+            Call::Scatter { send: send.map(Into::into), recv: recv.map(Into::into), counts: Some(counts), root };
+        all_to_all(self, data: &'env mut [T]) =>
+            Call::AllToAll { send: None, recv: data.into(), counts: None };
+        all_to_all_into(self, send: &'env [T], recv: &'env mut [T]) =>
+            Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: None };
+        all_to_all_v(
+            self, send: &'env [T], send_counts: &'env [usize], recv: &'env mut [T], recv_counts: &'env [usize]
+        ) =>
+            Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: Some((send_counts, recv_counts)) };
+        send(self, data: &'env [T], to: usize) => Call::Send { data: data.into(), to };
+        recv(self, data: &'env mut [T], from: usize) => Call::Recv { data: data.into(), from };
     }
 
     /// Starts [`Communicator::barrier`]: it finishes when the earlier calls of every rank have
     /// finished.
     pub fn barrier(&self) -> Pending {
         self.start(Call::Barrier)
-    }
-
-    /// Starts [`Communicator::send`].
-    pub fn send<T: Element>(&self, data: &'env [T], to: usize) -> Pending {
-        self.start(Call::Send { data: data.into(), to })
-    }
-
-    /// Starts [`Communicator::recv`].
-    pub fn recv<T: Element>(&self, data: &'env mut [T], from: usize) -> Pending {
-        self.start(Call::Recv { data: data.into(), from })
     }
 
     /// Starts an all-reduce of `data` in place, and owns `data` until [`Pending::wait`] returns it.
@@ -264,7 +185,7 @@ impl<'env> Scope<'env> {
         let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank));
         checked.inspect_err(|error| {
             let why = Error::other(error.to_string());
-            self.tasks.add(move |communicator| _ = communicator.refuse(kind, &why));
+            self.queue(move |communicator| _ = communicator.refuse(kind, &why));
         })
     }
 
@@ -273,10 +194,14 @@ impl<'env> Scope<'env> {
     }
 
     fn add<B: Send + 'env>(&self, work: impl FnOnce(&mut Communicator) -> Result<B> + Send + 'env) -> Pending<B> {
-        let (pending, ending, task) = pending(work);
-        self.calls.lock().expect("nobody panics while pushing").push(ending);
-        self.tasks.add(task);
-        pending
+        let (promise, promised) = promise();
+        self.calls.lock().expect("nobody panics while pushing").push(promised.unheard());
+        self.queue(move |communicator| promise.keep(communicator.complete(work)));
+        Pending(promised)
+    }
+
+    fn queue(&self, task: impl FnOnce(&mut Communicator) + Send + 'env) {
+        self.tasks.send(Box::new(task)).expect("the thread takes tasks until the scope ends");
     }
 }
 
@@ -306,30 +231,28 @@ impl Communicator {
     /// ```
     pub fn scope<'env, R>(&'env mut self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
         let (rank, aborter) = (self.rank(), self.abort_handle());
-        thread::scope(|threads| {
-            let (tasks, progress) = progress::queue(self);
-            let what = "start a thread for asynchronous calls".to_owned();
-            let thread = thread::Builder::new()
-                .name("consonance-async".to_owned())
-                .spawn_scoped(threads, move || progress.run(self));
-            let thread = match thread {
-                Ok(thread) => thread,
-                Err(source) => {
-                    aborter.abort(Reason::Failure);
-                    tasks.close();
-                    return Err(Error::system(what, source));
-                }
-            };
-            let scope = Scope { rank, tasks, calls: Mutex::default(), invariant: PhantomData };
-            let result = body(&scope);
+        let (tasks, queue) = mpsc::channel::<Task<'env>>();
+        let scope = Scope { rank, tasks, calls: Mutex::default(), invariant: PhantomData };
+        let execute = move || queue.into_iter().for_each(|task| task(self));
+        let (result, calls) = thread::scope(|threads| {
+            let thread = thread::Builder::new().name("consonance-async".to_owned()).spawn_scoped(threads, execute);
+            let thread = thread.map_err(|source| {
+                aborter.abort(Reason::Failure);
+                Error::system("start a thread for asynchronous calls", source)
+            })?;
+            let result = panic::catch_unwind(AssertUnwindSafe(|| body(&scope)));
+            if result.is_err() {
+                aborter.abort(Reason::Panic);
+            }
             let Scope { tasks, calls, .. } = scope;
-            tasks.close();
+            drop(tasks);
             // `thread::scope` waits for the end of the closure only, not for the end of the thread.
             thread.join().expect("the tasks' panics are caught");
-            let value = result?;
-            let calls = calls.into_inner().expect("nobody panics while pushing");
-            calls.iter().find_map(|call| call.error()).map_or(Ok(value), Err)
-        })
+            Ok::<_, Error>((result.unwrap_or_else(|panic| panic::resume_unwind(panic)), calls))
+        })?;
+        let value = result?;
+        let calls = calls.into_inner().expect("nobody panics while pushing");
+        calls.iter().find_map(|call| call.error()).map_or(Ok(value), Err)
     }
 }
 

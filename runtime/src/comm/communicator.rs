@@ -445,23 +445,6 @@ impl Communicator {
         self.step(call, &signature, agreement)
     }
 
-    /// Waits until the calls that an engine only [enqueued](Engine::synchronize) on a device are
-    /// finished. Calls on host memory are finished when they return.
-    ///
-    /// # Errors
-    /// The first error of these calls.
-    ///
-    /// ```
-    /// # use consonance::Communicator;
-    /// let mut alone = Communicator::threads(1).remove(0);
-    /// alone.barrier()?;
-    /// alone.synchronize()?;
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn synchronize(&mut self) -> Result<()> {
-        self.engine.synchronize()
-    }
-
     #[cold]
     fn out_of_reach(&self, kind: Kind, argument: &str, space: Space) -> Error {
         let expected = "memory that this communicator's engine reaches";

@@ -2,11 +2,7 @@
 
 use crate::{
     Error, Result,
-    comm::{
-        options,
-        report::Reports,
-        request::{Completion, Request, request},
-    },
+    comm::{kept_thread::KeptThread, options, promise::Promise, report::Reports, request::Request},
 };
 use consonance_kernels::{
     group::{Deadline, Envelope, Fault, Mail, MailFault},
@@ -17,8 +13,7 @@ use consonance_kernels::{
 use consonance_spec::World;
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -87,8 +82,8 @@ pub struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
-        let (work, changed, origin) = (Mutex::default(), Condvar::new(), Origin::here());
-        let carrier = Arc::new(Employed(Arc::new(Carrier { work, changed, mail: mail.clone(), origin })));
+        let carrier = Carrier { work: Mutex::default(), mail: mail.clone(), origin: Origin::here() };
+        let carrier = Arc::new(Employed(Arc::new(carrier)));
         Mailbox { mail, types: &[], own: None, reports: Arc::new(reports), timeout, carrier }
     }
 
@@ -226,17 +221,17 @@ impl Mailbox {
         checked: Result<(B, Duration)>,
         start: impl FnOnce(B, Duration, consonance_kernels::group::Finish),
     ) -> Request {
-        let (completion, request) = request(Some((self.mail.clone(), peer)));
+        let (promise, request) = Request::new(Some((self.mail.clone(), peer)));
         match checked {
-            Err(error) => completion.end(Err(error)),
+            Err(error) => promise.keep(Err(error)),
             Ok((data, limit)) => {
                 let (reports, types) = (self.reports.clone(), self.types);
-                let finish = move |completion: Completion, result: Result<usize, MailFault>| {
+                let finish = move |promise: Promise<Option<usize>>, result: Result<usize, MailFault>| {
                     let source = (call == RECV).then_some(());
                     let result = result.map(|rank| source.map(|()| rank));
-                    completion.end(result.map_err(|fault| error((&reports, types), call, fault, limit)));
+                    promise.keep(result.map_err(|fault| error((&reports, types), call, fault, limit)));
                 };
-                start(data, limit, Box::new(move |result| finish(completion, result)));
+                start(data, limit, Box::new(move |result| finish(promise, result)));
                 if !request.is_finished() {
                     self.carrier.0.carry();
                 }
@@ -333,19 +328,18 @@ fn error(
     }
 }
 
-/// The thread that carries on with requests for which nobody waits.
+/// Carries on with requests for which nobody waits.
 struct Carrier {
     work: Mutex<Work>,
-    changed: Condvar,
     mail: Mail,
     origin: Origin,
 }
 
 #[derive(Default)]
 struct Work {
+    /// The thread, once there was an open request.
+    thread: Option<KeptThread>,
     is_running: bool,
-    /// Whether the thread waits for [`carry`](Carrier::carry).
-    is_parked: bool,
     is_closed: bool,
 }
 
@@ -357,19 +351,24 @@ const TICK: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_secs(1);
 
 impl Carrier {
-    /// Lets the thread know of an open request. Starts the thread if there is none.
+    /// Lets the thread carry on with an open request.
     fn carry(self: &Arc<Carrier>) {
         let mut work = self.work();
-        if !work.is_running {
+        if work.is_running {
+            return;
+        }
+        if work.thread.is_none() {
+            work.thread = KeptThread::start("mailbox").ok();
+        }
+        // Without the thread a request goes on in the calls of this mailbox.
+        if let Some(thread) = &work.thread {
             let carrier = self.clone();
-            let run = move || carrier.run();
-            // Without the thread a request goes on in the calls of this mailbox.
-            work.is_running = thread::Builder::new().name("mailbox".to_owned()).spawn(run).is_ok();
-        } else if work.is_parked {
-            self.changed.notify_one();
+            thread.run(move || carrier.run());
+            work.is_running = true;
         }
     }
 
+    /// Carries on until no request has been open for a while.
     fn run(&self) {
         loop {
             let mut last_busy = Instant::now();
@@ -380,13 +379,9 @@ impl Carrier {
                 }
             }
             let mut work = self.work();
-            while !self.mail.is_busy() {
-                if work.is_closed {
-                    return;
-                }
-                work.is_parked = true;
-                work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
-                work.is_parked = false;
+            if !self.mail.is_busy() {
+                work.is_running = false;
+                return;
             }
         }
     }
@@ -396,7 +391,7 @@ impl Carrier {
     }
 }
 
-/// A carrier whose thread ends when no mailbox is left that employs it.
+/// A carrier that ends when no mailbox is left that employs it.
 struct Employed(Arc<Carrier>);
 
 impl Drop for Employed {
@@ -405,7 +400,6 @@ impl Drop for Employed {
         // A fork has no such thread.
         if !carrier.origin.forked() {
             carrier.work().is_closed = true;
-            carrier.changed.notify_all();
             carrier.mail.wake();
         }
     }

@@ -2,14 +2,7 @@
 
 use crate::{
     Communicator, Error, Mailbox, Request, Result,
-    comm::{
-        agreement::Agreement,
-        call::Call,
-        engine::AbortHandle,
-        options,
-        request::{Completion, request},
-    },
-    panics,
+    comm::{agreement::Agreement, call::Call, engine::AbortHandle, kept_thread::KeptThread, options},
 };
 use consonance_kernels::{
     group::{KeepWaiting, Reason},
@@ -17,7 +10,6 @@ use consonance_kernels::{
 };
 use consonance_spec::World;
 use std::{
-    collections::VecDeque,
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
@@ -71,24 +63,12 @@ struct Turns {
     /// The number of the next call that is made, and of the next that is executed.
     next: u64,
     now: u64,
-    started: VecDeque<Started>,
-    has_thread: bool,
-    is_closed: bool,
+    /// The thread that executes the calls that were started.
+    thread: Option<KeptThread>,
 }
 
 /// How long a thread waits for its turn before it asks whether to go on.
 const ASKS_EVERY: Duration = Duration::from_millis(100);
-
-/// What is called with the communicator.
-type Work = Box<dyn FnOnce(&mut Communicator) -> Result<()> + Send>;
-
-/// Work that was started.
-struct Started {
-    turn: u64,
-    work: Work,
-    timeout: Duration,
-    completion: Completion,
-}
 
 impl Queue {
     /// Makes a queue for the calls on `communicator`.
@@ -96,8 +76,7 @@ impl Queue {
         let mailbox = communicator.mailbox();
         let (world, aborter) = (communicator.world(), communicator.abort_handle());
         let (timeout, asks) = (communicator.timeout(), communicator.asks.clone());
-        let (started, has_thread, is_closed) = (VecDeque::new(), false, false);
-        let turns = Turns { communicator: Some(communicator), next: 0, now: 0, started, has_thread, is_closed };
+        let turns = Turns { communicator: Some(communicator), next: 0, now: 0, thread: None };
         let (turns, changed) = (Mutex::new(turns), Condvar::new());
         Queue(Arc::new(Shared { world, origin: Origin::here(), aborter, mailbox, asks, timeout, turns, changed }))
     }
@@ -145,32 +124,33 @@ impl Queue {
         timeout: Option<Duration>,
         work: impl FnOnce(&mut Communicator) -> Result<()> + Send + 'static,
     ) -> Request {
-        let (completion, request) = request(None);
-        let checked = self.0.check_origin().and_then(|()| self.0.timeout(timeout));
-        let timeout = match checked {
-            Ok(timeout) => timeout,
-            Err(error) => {
-                completion.end(Err(error));
-                return request;
+        let (promise, request) = Request::new(None);
+        match self.begin(timeout) {
+            Err(error) => promise.keep(Err(error)),
+            Ok((mut turns, timeout)) => {
+                let (shared, turn) = (self.0.clone(), turns.take_number());
+                let thread = turns.thread.as_ref().expect("there since the first call was begun");
+                thread.run(move || {
+                    let result = shared.take_turn(shared.lock(), turn, |communicator| {
+                        communicator.limit(timeout);
+                        communicator.complete(work)
+                    });
+                    promise.keep(result.map(|()| None));
+                });
             }
-        };
-        let mut turns = self.0.lock();
-        if !turns.has_thread {
-            let shared = self.0.clone();
-            let thread = thread::Builder::new().name("queue".to_owned()).spawn(move || shared.serve());
-            if let Err(source) = thread {
-                drop(turns);
-                completion.end(Err(Error::system("start a thread for calls", source)));
-                return request;
-            }
-            turns.has_thread = true;
         }
-        let turn = turns.next;
-        turns.next += 1;
-        turns.started.push_back(Started { turn, work: Box::new(work), timeout, completion });
-        drop(turns);
-        self.0.changed.notify_all();
         request
+    }
+
+    /// Begins to start a call: checks it, and starts the thread for it.
+    fn begin(&self, timeout: Option<Duration>) -> Result<(MutexGuard<'_, Turns>, Duration)> {
+        self.0.check_origin()?;
+        let (timeout, mut turns) = (self.0.timeout(timeout)?, self.0.lock());
+        if turns.thread.is_none() {
+            let thread = KeptThread::start("queue");
+            turns.thread = Some(thread.map_err(|source| Error::system("start a thread for calls", source))?);
+        }
+        Ok((turns, timeout))
     }
 
     /// Calls `with` with the communicator, on this thread, when the calls before are done: for
@@ -183,8 +163,7 @@ impl Queue {
         self.0.check_origin()?;
         let timeout = self.0.timeout(timeout)?;
         let mut turns = self.0.lock();
-        let turn = turns.next;
-        turns.next += 1;
+        let turn = turns.take_number();
         self.0.take_turn(turns, turn, |communicator| {
             communicator.limit(timeout);
             with(communicator)
@@ -244,29 +223,13 @@ impl Shared {
         let mut turn = Turn { shared: self, communicator: Some(communicator) };
         with(turn.communicator.as_mut().expect("there until the turn ends"))
     }
+}
 
-    /// Executes the calls that were started, until the queue is dropped.
-    fn serve(&self) {
-        let mut turns = self.lock();
-        loop {
-            let Some(Started { turn, work, timeout, completion }) = turns.started.pop_front() else {
-                if turns.is_closed {
-                    return;
-                }
-                turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            // A panic is printed, and is the error of the request.
-            let result = panics::catch(|| {
-                self.take_turn(turns, turn, |communicator| {
-                    communicator.limit(timeout);
-                    work(communicator)
-                })
-            });
-            let replica = self.world.rank();
-            completion.end(result.unwrap_or_else(|message| Err(Error::Panic { replica, message })).map(|()| None));
-            turns = self.lock();
-        }
+impl Turns {
+    /// Returns the turn of the next call that is made.
+    fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
     }
 }
 
@@ -295,8 +258,8 @@ impl Drop for Turn<'_> {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.0.origin.forked() {
-            self.0.lock().is_closed = true;
-            self.0.changed.notify_all();
+            // It ends after the calls that were started.
+            self.0.lock().thread = None;
         }
     }
 }

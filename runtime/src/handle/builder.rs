@@ -110,7 +110,7 @@ impl<S> Builder<S> {
             engines: self.engines,
             idle: Mutex::default(),
             kept: Mutex::default(),
-            carriers: Mutex::default(),
+            threads: Mutex::default(),
         }))))
     }
 }

@@ -14,7 +14,7 @@ pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,
-    comm::{engine::Engine, options::Configuration, progress::CommThread},
+    comm::{engine::Engine, kept_thread::KeptThread, options::Configuration},
     device,
 };
 use consonance_kernels::os::thread_pool::Team;
@@ -75,7 +75,7 @@ struct Inner {
     /// The communicators of the last finished run, for reuse; only without other workers.
     kept: Mutex<Option<Vec<Communicator>>>,
     /// Threads of finished overlaps, for reuse.
-    carriers: Mutex<Vec<CommThread>>,
+    threads: Mutex<Vec<KeptThread>>,
 }
 
 impl Strategy {
@@ -206,20 +206,20 @@ impl Strategy {
 
     /// Returns a thread for the buckets of an overlap, kept or new. `None` if the options or the
     /// number of cores exclude one, or the system cannot start one.
-    pub(crate) fn carrier(&self, options: CommunicationOptions) -> Option<CommThread> {
+    pub(crate) fn take_thread(&self, options: CommunicationOptions) -> Option<KeptThread> {
         // The thread of a pinned replica would inherit its core.
         let spare = || !self.0.pin_threads && device::cores() > self.num_replicas_in_sync();
         if !options.has_carriers().unwrap_or_else(spare) {
             return None;
         }
-        let mut idle = self.0.carriers.lock().expect("nobody panics holding the list");
-        idle.retain(|carrier| !carrier.forked());
+        let mut idle = self.0.threads.lock().expect("nobody panics holding the list");
+        idle.retain(|thread| !thread.forked());
         // Without a thread the replica all-reduces the buckets itself.
-        idle.pop().or_else(CommThread::start)
+        idle.pop().or_else(|| KeptThread::start("buckets").ok())
     }
 
-    pub(crate) fn give_carrier_back(&self, carrier: CommThread) {
-        self.0.carriers.lock().expect("nobody panics holding the list").push(carrier);
+    pub(crate) fn keep_thread(&self, thread: KeptThread) {
+        self.0.threads.lock().expect("nobody panics holding the list").push(thread);
     }
 
     pub(crate) fn give_back(&self, team: Team) {

@@ -10,7 +10,7 @@
 //! Then the replica itself all-reduces the buckets when it waits. Replicas may differ in this
 //! choice: the calls are the same.
 
-use super::overlap_queue::{CALL, Flow, Parcel};
+use super::overlap_queue::{CALL, Flow, Passed};
 use crate::{
     CommunicationOptions, Error, ReplicaContext, Result,
     error::{IntoReduceOp, op_of},
@@ -18,7 +18,7 @@ use crate::{
     value::nest::{Nest, Path},
 };
 use consonance_kernels::group::Reason;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 /// Accepts values to all-reduce while the replica computes: see [`ReplicaContext::overlap`].
 pub struct Buckets<'r> {
@@ -31,7 +31,7 @@ pub struct PendingNest<'b, N> {
     buckets: &'b Buckets<'b>,
     /// The nest without its leaves.
     nest: N,
-    parcel: Arc<Parcel>,
+    passed: Passed,
 }
 
 impl Buckets<'_> {
@@ -67,8 +67,8 @@ impl Buckets<'_> {
             self.replica.with_flow(|flow, held| flow.refuse(&error, held));
             error
         })?;
-        let parcel = self.replica.with_flow(|flow, held| flow.take(op, leaves, held));
-        Ok(PendingNest { buckets: self, nest: value, parcel })
+        let passed = self.replica.with_flow(|flow, held| flow.take(op, leaves, held));
+        Ok(PendingNest { buckets: self, nest: value, passed })
     }
 
     /// Returns the total time in the collectives of the finished buckets, including their waits for
@@ -116,8 +116,8 @@ impl<N: Nest> PendingNest<'_, N> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn wait(self) -> Result<N> {
-        self.buckets.replica.with_flow(|flow, held| flow.hasten(&self.parcel, held));
-        self.buckets.replica.put(CALL, self.nest, self.parcel.wait()?)
+        self.buckets.replica.with_flow(|flow, held| flow.hasten(self.passed.value, held));
+        self.buckets.replica.put(CALL, self.nest, self.passed.wait()?)
     }
 }
 
@@ -196,8 +196,8 @@ impl ReplicaContext<'_> {
                 problem: "called within another overlap of the replica".to_owned(),
             });
         }
-        let carrier = self.strategy().carrier(options);
-        let flow = Flow::new(options, &self.held(), carrier);
+        let thread = self.strategy().take_thread(options);
+        let flow = Flow::new(options, &self.held(), thread);
         *self.flow().borrow_mut() = Some(flow);
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });
@@ -228,8 +228,8 @@ struct End<'r> {
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.replica.with_flow(|flow, held| flow.end(self.failure, held));
-        if let Some(carrier) = self.replica.flow().take().and_then(Flow::into_carrier) {
-            self.replica.strategy().give_carrier_back(carrier);
+        if let Some(thread) = self.replica.flow().take().and_then(Flow::into_thread) {
+            self.replica.strategy().keep_thread(thread);
         }
     }
 }

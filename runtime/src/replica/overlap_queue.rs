@@ -4,8 +4,9 @@ use crate::{
     Axes, CommunicationOptions, Communicator, Error, ReduceOp, Result,
     comm::{
         engine::AbortHandle,
+        kept_thread::KeptThread,
         options::Configuration,
-        progress::{CommThread, Lent},
+        promise::{Promise, Promised, Unheard, promise},
     },
     handle::CommLease,
     replica::{nest_call::NestCall, verify::refuse_nan},
@@ -15,7 +16,7 @@ use consonance_kernels::group::Reason;
 use consonance_spec::{DType, Kind};
 use std::{
     mem,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -29,8 +30,10 @@ pub(crate) struct Flow {
     /// The buckets that are not full, at most one per operation and dtype, in the order of their
     /// last additions.
     open: Vec<Bucket>,
-    /// All values that were passed.
-    parcels: Vec<Arc<Parcel>>,
+    /// The number of values that were passed.
+    values: usize,
+    /// The leaves of all of them.
+    leaves: Vec<Arc<dyn Unheard>>,
     progress: Arc<Mutex<Progress>>,
     way: Way,
     /// Aborts the group, even while its communicator is lent.
@@ -57,13 +60,13 @@ const UNHARMED: &str = "nobody panics while noting progress";
 /// The executor of the buckets that were sent.
 enum Way {
     /// A thread. It borrows the communicator when the first bucket is sent.
-    Thread(CommThread, Option<Lent>),
+    Thread(KeptThread, Option<Arc<Mutex<Communicator>>>),
     /// The replica, when it waits.
     Later(Vec<Task>),
 }
 
 impl Flow {
-    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, carrier: Option<CommThread>) -> Flow {
+    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, thread: Option<KeptThread>) -> Flow {
         let limit = match options.pack_limit() {
             // Packing saves steps, and a single replica has none to save.
             _ if communicator.size() == 1 => 1,
@@ -75,20 +78,20 @@ impl Flow {
             configuration: options.configuration(),
             verifies: options.verifies(),
             open: Vec::new(),
-            parcels: Vec::new(),
+            values: 0,
+            leaves: Vec::new(),
             progress: Arc::default(),
-            way: carrier.map_or(Way::Later(Vec::new()), |carrier| Way::Thread(carrier, None)),
+            way: thread.map_or(Way::Later(Vec::new()), |thread| Way::Thread(thread, None)),
             aborter: communicator.abort_handle(),
         }
     }
 
     /// Puts the leaves into buckets, and sends full buckets. A leaf that fills a bucket gets its
     /// own.
-    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut CommLease) -> Arc<Parcel> {
-        let parcel = Arc::new(Parcel::new(leaves.len()));
-        self.parcels.push(parcel.clone());
-        for (place, leaf) in leaves.into_iter().enumerate() {
-            let promise = Promise { parcel: parcel.clone(), place, kept: false };
+    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut CommLease) -> Passed {
+        let mut passed = Passed { value: self.values, leaves: Vec::with_capacity(leaves.len()) };
+        self.values += 1;
+        for leaf in leaves {
             let (dtype, bytes) = match &leaf.value {
                 Value::Dense(tensor) => (Some(tensor.dtype()), tensor.buf().bytes()),
                 Value::Sparse(_) => (None, usize::MAX),
@@ -105,15 +108,18 @@ impl Flow {
                 }
             }
             bucket.free = bucket.free.saturating_sub(bytes);
+            let (promise, promised) = promise();
+            self.leaves.push(promised.unheard());
+            passed.leaves.push(promised);
             bucket.leaves.push(leaf);
-            bucket.promises.push(promise);
+            bucket.promises.push((passed.value, promise));
             if bucket.free == 0 {
                 self.send(bucket, held);
             } else {
                 self.open.push(bucket);
             }
         }
-        parcel
+        passed
     }
 
     /// Queues a bucket for its all-reduce, after earlier buckets.
@@ -121,9 +127,9 @@ impl Flow {
         let Flow { configuration, verifies, .. } = *self;
         let task = Task { bucket, configuration, verifies, progress: self.progress.clone() };
         match &mut self.way {
-            Way::Thread(carrier, lent) => {
-                let lent = lent.get_or_insert_with(|| carrier.lend(held.give_up()));
-                lent.tasks.add(|communicator| task.carry_out(communicator));
+            Way::Thread(thread, lent) => {
+                let lent = lent.get_or_insert_with(|| Arc::new(Mutex::new(held.give_up()))).clone();
+                thread.run(move || task.carry_out(&mut lent.lock().unwrap_or_else(PoisonError::into_inner)));
             }
             Way::Later(tasks) => tasks.push(task),
         }
@@ -146,16 +152,21 @@ impl Flow {
     /// Waits until all sent buckets are done and the communicator is back.
     fn finish(&mut self, held: &mut CommLease) {
         self.make_progress(held);
-        if let Way::Thread(_, lent) = &mut self.way
+        if let Way::Thread(thread, lent) = &mut self.way
             && let Some(lent) = lent.take()
         {
-            held.put_back(lent.take_back());
+            let (promise, communicator) = promise();
+            thread.run(move || {
+                let lent = Arc::into_inner(lent).expect("the tasks before are done").into_inner();
+                promise.keep(Ok(lent.unwrap_or_else(PoisonError::into_inner)));
+            });
+            held.put_back(communicator.take().expect("the thread gives back what was lent"));
         }
     }
 
     /// Returns the number of values that were passed so far.
     pub(super) fn handed_over(&self) -> usize {
-        self.parcels.len()
+        self.values
     }
 
     /// Returns the total time in the collectives of the finished buckets.
@@ -168,10 +179,10 @@ impl Flow {
         self.progress.lock().expect(UNHARMED).found_nan
     }
 
-    /// Ensures that a wait for `parcel` can end. If a bucket that is not full has a leaf of it,
+    /// Ensures that a wait for a value can end. If a bucket that is not full has a leaf of it,
     /// sends all buckets that are not full.
-    pub(super) fn hasten(&mut self, parcel: &Arc<Parcel>, held: &mut CommLease) {
-        if self.open.iter().any(|bucket| bucket.has_of(parcel)) {
+    pub(super) fn hasten(&mut self, value: usize, held: &mut CommLease) {
+        if self.open.iter().any(|bucket| bucket.promises.iter().any(|&(of, _)| of == value)) {
             self.send_all(held);
         }
         self.make_progress(held);
@@ -198,7 +209,7 @@ impl Flow {
 
     /// Returns the first error of a value that was not waited for.
     pub(super) fn first_error(&mut self) -> Option<Error> {
-        mem::take(&mut self.parcels).iter().find_map(|parcel| parcel.lock().error.take())
+        mem::take(&mut self.leaves).iter().find_map(|leaf| leaf.error())
     }
 
     /// Ends the overlap: discards buckets that were not sent, and waits for those that were. A
@@ -212,9 +223,9 @@ impl Flow {
     }
 
     /// Returns the thread of the overlap, if it had one.
-    pub(super) fn into_carrier(self) -> Option<CommThread> {
+    pub(super) fn into_thread(self) -> Option<KeptThread> {
         match self.way {
-            Way::Thread(carrier, _) => Some(carrier),
+            Way::Thread(thread, _) => Some(thread),
             Way::Later(_) => None,
         }
     }
@@ -229,18 +240,13 @@ struct Bucket {
     /// The free space in bytes.
     free: usize,
     leaves: Vec<Leaf>,
-    /// One promise per leaf.
-    promises: Vec<Promise>,
+    /// For each leaf the number of its value, and the promise.
+    promises: Vec<(usize, Promise<Leaf>)>,
 }
 
 impl Bucket {
     fn new(op: ReduceOp, dtype: Option<DType>, limit: usize) -> Bucket {
         Bucket { op, dtype, free: limit, leaves: Vec::new(), promises: Vec::new() }
-    }
-
-    /// Returns whether it has a leaf of this parcel.
-    fn has_of(&self, parcel: &Arc<Parcel>) -> bool {
-        self.promises.iter().any(|promise| Arc::ptr_eq(&promise.parcel, parcel))
     }
 }
 
@@ -258,19 +264,17 @@ impl Task {
         let ended = progress.lock().expect(UNHARMED).ended.clone();
         let start = Instant::now();
         let mut found_nan = false;
-        let result = ended.map_or_else(
-            || {
-                communicator.configure(configuration);
-                if verifies {
-                    let refused = refuse_nan(CALL, communicator, Kind::AllReduce, &leaves);
-                    found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
-                    refused?;
-                }
-                let mut session = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default());
-                session.all_reduce_leaves(op, &mut leaves, 0)
-            },
-            Err,
-        );
+        let reduce = |communicator: &mut Communicator| {
+            communicator.configure(configuration);
+            if verifies {
+                let refused = refuse_nan(CALL, communicator, Kind::AllReduce, &leaves);
+                found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
+                refused?;
+            }
+            let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default());
+            call.all_reduce_leaves(op, &mut leaves, 0)
+        };
+        let result = ended.map_or_else(|| communicator.complete(reduce), Err);
         let mut progress = progress.lock().expect(UNHARMED);
         progress.in_collectives += start.elapsed();
         progress.found_nan |= found_nan;
@@ -278,79 +282,24 @@ impl Task {
             progress.ended = Some(error.clone());
         }
         drop(progress);
-        match result {
-            Ok(()) => promises.into_iter().zip(leaves).for_each(|(promise, leaf)| promise.keep(Ok(leaf))),
-            Err(error) => promises.into_iter().for_each(|promise| promise.keep(Err(error.clone()))),
+        for ((_, promise), leaf) in promises.into_iter().zip(leaves) {
+            promise.keep(result.clone().map(|()| leaf));
         }
     }
 }
 
-/// The leaves of one value. It is complete when every leaf is back.
-pub(super) struct Parcel {
-    state: Mutex<Contents>,
-    complete: Condvar,
+/// A value that was passed.
+pub(super) struct Passed {
+    /// Its number.
+    pub(super) value: usize,
+    leaves: Vec<Promised<Leaf>>,
 }
 
-struct Contents {
-    /// The leaves that are back.
-    leaves: Vec<Option<Leaf>>,
-    missing: usize,
-    /// The error of the first leaf that failed, until it is taken.
-    error: Option<Error>,
-}
-
-impl Parcel {
-    fn new(leaves: usize) -> Parcel {
-        let contents = Contents { leaves: vec![None; leaves], missing: leaves, error: None };
-        Parcel { state: Mutex::new(contents), complete: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.state.lock().expect("nobody panics holding a parcel")
-    }
-
-    fn put(&self, place: usize, leaf: Result<Leaf>) {
-        let mut contents = self.lock();
-        contents.missing -= 1;
-        match leaf {
-            Ok(leaf) => contents.leaves[place] = Some(leaf),
-            Err(error) => _ = contents.error.get_or_insert(error),
-        }
-        if contents.missing == 0 {
-            self.complete.notify_all();
-        }
-    }
-
+impl Passed {
     /// Waits until all leaves are back, and returns them.
     pub(super) fn wait(&self) -> Result<Vec<Leaf>> {
-        let waited = self.complete.wait_while(self.lock(), |contents| contents.missing > 0);
-        let mut contents = waited.expect("nobody panics holding a parcel");
-        match contents.error.take() {
-            Some(error) => Err(error),
-            None => Ok(contents.leaves.drain(..).map(|leaf| leaf.expect("none is missing")).collect()),
-        }
-    }
-}
-
-/// The duty to return a leaf. It is dropped unkept only if the closure fails or panics; then the
-/// waiter gets an error.
-struct Promise {
-    parcel: Arc<Parcel>,
-    place: usize,
-    kept: bool,
-}
-
-impl Promise {
-    fn keep(mut self, leaf: Result<Leaf>) {
-        self.kept = true;
-        self.parcel.put(self.place, leaf);
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.parcel.put(self.place, Err(Error::other("the all-reduce was given up")));
-        }
+        // All are taken: the overlap returns an error that is left.
+        let leaves: Vec<_> = self.leaves.iter().map(Promised::take).collect();
+        leaves.into_iter().collect()
     }
 }

@@ -84,7 +84,9 @@ pub trait Engine: Send {
         None
     }
 
-    /// Waits until the calls that were enqueued are finished. By default nothing is enqueued.
+    /// Waits until the calls that were enqueued are finished. The runtime waits so before the end
+    /// of each asynchronous call ([`Pending`](crate::Pending), [`PendingNest`](crate::PendingNest),
+    /// [`Request`](crate::Request)). By default nothing is enqueued.
     ///
     /// # Errors
     /// The first error of these calls. The ranks agreed on each of them when it was enqueued.
