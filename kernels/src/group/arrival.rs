@@ -6,7 +6,7 @@ use super::{
     endpoint::Endpoint,
     fault::Fault,
     post::{self, Inline, Places, Post},
-    posted::{COMPARES, Posted, count_word},
+    posted::{Posted, count_word},
     slot_swap,
     staging::PeerRead,
 };
@@ -85,7 +85,7 @@ impl Endpoint {
         // A waiting peer has read the descriptor since it was last prefetched.
         records[rank].descriptor(sequence).fetch(records.len());
         let head = codes::code(signature) | (access as u32) << CODE_BITS;
-        let fingerprint = if COMPARES { codes::fingerprint(signature) } else { 0 };
+        let fingerprint = codes::fingerprint(signature);
         let root = signature.root.map_or(0, |root| root as u32 + 1);
         let is_divided = matches!(access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot);
         // Where others write no result, the word has the count, for reports.

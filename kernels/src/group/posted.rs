@@ -58,11 +58,10 @@ impl Posted {
     /// Whether a peer that has arrived with this descriptor makes the same call.
     #[inline]
     pub(super) fn agrees(&self, descriptor: &CallDescriptor) -> bool {
-        !COMPARES
-            || (descriptor.fingerprint() == self.fingerprint
-                && descriptor.head() == self.head
-                && descriptor.root() == self.root
-                && self.bytes.is_none_or(|bytes| descriptor.bytes() == bytes))
+        descriptor.fingerprint() == self.fingerprint
+            && descriptor.head() == self.head
+            && descriptor.root() == self.root
+            && self.bytes.is_none_or(|bytes| descriptor.bytes() == bytes)
     }
 }
 
@@ -89,7 +88,3 @@ pub(super) fn read(descriptor: &CallDescriptor, counts: Option<Vec<u64>>, refusa
 pub(super) fn count_word(signature: &Signature) -> usize {
     signature.count.map_or(0, |count| count.saturating_add(1))
 }
-
-/// Whether ranks compare their calls: without the comparison no call is sound. Only
-/// `harness/perf/checks` makes a build without it, to measure its cost.
-pub(super) const COMPARES: bool = !cfg!(consonance_unchecked);
