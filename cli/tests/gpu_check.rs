@@ -69,7 +69,7 @@ fn a_wrong_bit_is_found() {
         let report = text(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{report}");
         let wrong = report.split_once(": WRONG\n").unwrap_or_else(|| panic!("{report}")).1;
-        assert!(wrong.contains("target ") || wrong.contains("byte "), "{report}");
+        assert!(wrong.contains("source ") || wrong.contains("target ") || wrong.contains("byte "), "{report}");
     }
 }
 

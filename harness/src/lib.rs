@@ -5,7 +5,7 @@
 //! Each case is executed twice: by a subject and by the spec. Results are compared bit for bit; all
 //! NaNs are equal.
 //!
-//! [`device`] has the cases of CUDA devices, and judges their results.
+//! [`cuda`] has the cases of CUDA devices, and judges their results.
 //!
 //! [`counted`] lists the calls whose instructions `perf/compare` counts.
 
@@ -19,7 +19,6 @@ pub mod sample;
 pub mod counted;
 pub mod cuda;
 pub mod parsers;
-pub mod device;
 #[cfg(target_os = "linux")]
 mod lie;
 #[cfg(target_os = "linux")]

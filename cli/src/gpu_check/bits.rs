@@ -1,7 +1,7 @@
 //! The bits of every kernel, compared with the processor's.
 
 use super::{PATIENCE, Plan};
-use consonance_harness::device::{Bench, cases};
+use consonance_harness::cuda::{Gpu, cases};
 use consonance_kernels::cuda::{Compiled, Context};
 use std::{collections::BTreeSet, fmt};
 
@@ -29,25 +29,25 @@ pub(super) fn compare(
     plan: &Plan,
     progress: impl Fn(usize, usize),
 ) -> Result<(Bits, Vec<Compiled>), String> {
-    let cases: Vec<_> = cases(plan.elements).into_iter().step_by(plan.every.get()).collect();
+    let cases: Vec<_> = cases(plan.elements, plan.seed).into_iter().step_by(plan.every.get()).collect();
     if cases.is_empty() {
         return Err(format!("no case has at most {} elements", plan.elements));
     }
-    let mut bench = Bench::new(context, PATIENCE).map_err(|failure| failure.to_string())?;
+    let mut gpu = Gpu::new(context, PATIENCE).map_err(|failure| failure.to_string())?;
     let (mut wrong, mut others) = (Vec::new(), 0);
     for (index, case) in cases.iter().enumerate() {
         progress(index, cases.len());
-        let found = bench.check(case, plan.seed).map_err(|why| format!("{case}: {why}"))?;
-        match found {
-            Some(why) if wrong.len() < LISTED => wrong.push(format!("{case}: {why}")),
-            found => others += usize::from(found.is_some()),
+        let verdict = gpu.judge(case).map_err(|why| format!("{why}, in {case:?}"))?;
+        match verdict {
+            Err(why) if wrong.len() < LISTED => wrong.push(format!("{why}, in {case:?}")),
+            verdict => others += usize::from(verdict.is_err()),
         }
     }
     if others > 0 {
         wrong.push(format!("{others} more cases"));
     }
     let pairs: BTreeSet<_> = cases.iter().map(|case| (case.dtype(), case.name())).collect();
-    Ok((Bits { cases: cases.len(), pairs: pairs.len(), wrong }, bench.kernels().compiled()))
+    Ok((Bits { cases: cases.len(), pairs: pairs.len(), wrong }, gpu.kernels().compiled()))
 }
 
 impl fmt::Display for Bits {

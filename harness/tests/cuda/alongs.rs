@@ -1,7 +1,7 @@
 //! Reductions along an axis.
 
-use crate::defined;
-use consonance_harness::cuda::{AlongCase, Interpreter, pairwise::pairwise};
+use crate::{defined, judge, pairwise::pairwise};
+use consonance_harness::cuda::{AlongCase, Case};
 use consonance_kernels::digest::mix;
 use consonance_spec::{DType, ReduceOp};
 
@@ -18,7 +18,7 @@ pub(crate) fn cases(op: ReduceOp, dtype: DType) -> Vec<AlongCase> {
         outer: if axes[row[0]] * inners[row[2]] > 1024 { outers[row[1]].min(3) } else { outers[row[1]] },
         axes: [&[axes[row[0]]], replicas[row[3]]].concat(),
         inner: inners[row[2]],
-        offset: row[4],
+        offsets: vec![row[4]],
         blocks: [1, 2, u32::MAX][row[5]],
         seed: mix(row[0] as u64, row[2] as u64) >> 8,
     };
@@ -29,7 +29,7 @@ fn check(chosen: impl Fn(DType) -> bool) {
     let mut count = 0;
     for (op, dtype) in defined().into_iter().filter(|(_, dtype)| chosen(*dtype)) {
         for case in cases(op, dtype) {
-            case.judge(&mut Interpreter::new(case.seed)).unwrap_or_else(|wrong| panic!("{wrong}"));
+            judge(case.seed, Case::Along(case));
             count += 1;
         }
     }
@@ -57,15 +57,24 @@ fn long_axes_are_reduced_as_the_spec_says() {
             if axis > 4097 && !matches!(dtype, DType::U8 | DType::F16 | DType::F32 | DType::I64) {
                 continue;
             }
-            let case = AlongCase { op, dtype, outer, axes: vec![axis], inner, offset: 1, blocks: 3, seed: axis as u64 };
-            case.judge(&mut Interpreter::new(case.seed)).unwrap_or_else(|wrong| panic!("{wrong}"));
+            let case =
+                AlongCase { op, dtype, outer, axes: vec![axis], inner, offsets: vec![1], blocks: 3, seed: axis as u64 };
+            judge(case.seed, Case::Along(case));
             count += 1;
         }
     }
     for (op, dtype) in [(ReduceOp::Sum, DType::F32), (ReduceOp::Mean, DType::I64), (ReduceOp::Sum, DType::Bf16)] {
-        let case =
-            AlongCase { op, dtype, outer: 1, axes: vec![18 * 4096 + 5], inner: 1, offset: 0, blocks: 8, seed: 3 };
-        case.judge(&mut Interpreter::new(case.seed)).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let case = AlongCase {
+            op,
+            dtype,
+            outer: 1,
+            axes: vec![18 * 4096 + 5],
+            inner: 1,
+            offsets: vec![0],
+            blocks: 8,
+            seed: 3,
+        };
+        judge(case.seed, Case::Along(case));
         count += 1;
     }
     println!("{count} reductions along long axes");

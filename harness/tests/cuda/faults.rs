@@ -1,7 +1,7 @@
 //! Faults that are planted into the PTX that ships: the suite must find each.
 
 use crate::{alongs, folds};
-use consonance_harness::cuda::Interpreter;
+use consonance_harness::cuda::{Case, Interpreter};
 use consonance_kernels::cuda::kernels::modules;
 use consonance_spec::{DType, ReduceOp};
 
@@ -45,9 +45,9 @@ impl Subject {
     /// the kernel's lines. Each has a name.
     fn finds_all(self, name: &str, harmless: usize, edit: impl Fn(&[&str]) -> Vec<(String, Vec<String>)>) {
         let Subject { suite, op, dtype, kernel } = self;
-        let module = match suite {
-            Suite::Fold => format!("fold_{dtype}"),
-            Suite::Along => format!("along_{dtype}"),
+        let (module, cases): (_, Vec<Case>) = match suite {
+            Suite::Fold => (format!("fold_{dtype}"), folds::cases(op, dtype).into_iter().map(Case::Fold).collect()),
+            Suite::Along => (format!("along_{dtype}"), alongs::cases(op, dtype).into_iter().map(Case::Along).collect()),
         };
         let shipped = modules().into_iter().find(|shipped| shipped.name == module).expect("a module");
         let begin = shipped.ptx.find(&format!(".entry {kernel}(")).expect("the kernel");
@@ -60,10 +60,7 @@ impl Subject {
             let text = format!("{}{}{}", &shipped.ptx[..begin], edited.join("\n"), &shipped.ptx[end..]);
             let pick = |other: &str, ptx: &str| Some(if other == module { text.clone() } else { ptx.to_owned() });
             let machine = Interpreter::edited(pick).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let is_found = match suite {
-                Suite::Fold => folds::cases(op, dtype).iter().any(|case| case.judge(&mut machine.fresh(1)).is_err()),
-                Suite::Along => alongs::cases(op, dtype).iter().any(|case| case.judge(&mut machine.fresh(1)).is_err()),
-            };
+            let is_found = cases.iter().any(|case| machine.fresh(1).judge(case).is_err());
             if !is_found {
                 missed.push(place);
             }

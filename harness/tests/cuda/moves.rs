@@ -1,14 +1,9 @@
 //! Sums of rows, concatenation, filling, conversion, scaling and comparison.
 
-use consonance_harness::cuda::{
-    ConcatCase, FillCase, Interpreter, RowsCase, cast_all, compare_arrays, fuzzed, pairwise::pairwise, scale_all,
-};
+use crate::{judge, pairwise::pairwise};
+use consonance_harness::cuda::{Case, ConcatCase, ElementsCase, RowsCase, Work, fuzzed};
 use consonance_kernels::digest::mix;
-use consonance_spec::{DType, ReduceOp};
-
-fn passed(verdict: Result<(), String>) {
-    verdict.unwrap_or_else(|wrong| panic!("{wrong}"));
-}
+use consonance_spec::{Class, DType, ReduceOp};
 
 #[test]
 fn rows_of_equal_index_are_added_as_the_spec_says() {
@@ -27,7 +22,7 @@ fn rows_of_equal_index_are_added_as_the_spec_says() {
                 blocks: 2,
                 seed: mix(row[0] as u64, row[1] as u64) >> 8,
             };
-            passed(case.judge(&mut Interpreter::new(case.seed)));
+            judge(case.seed, Case::Rows(case));
             count += 1;
         }
     }
@@ -50,7 +45,7 @@ fn ragged_tensors_are_concatenated_as_the_spec_says() {
                 blocks: [1, u32::MAX][row[4]],
                 seed: row[0] as u64,
             };
-            passed(case.judge(&mut Interpreter::new(case.seed)));
+            judge(case.seed, Case::Concat(case));
             count += 1;
         }
     }
@@ -63,8 +58,8 @@ fn memory_is_filled_with_an_element() {
     for &dtype in DType::ALL {
         for elements in [0, 1, 2, 15, 16, 17, 255, 256, 257, 5000] {
             for offset in [0, 1, 3, 16] {
-                let bits = 0x8123_4567_89ab_cdef;
-                passed(FillCase { dtype, count: elements, offset, blocks: 2, bits }.judge(&mut Interpreter::new(1)));
+                let (work, seed, offsets) = (Work::Fill, 0x8123_4567_89ab_cdef, [offset; 2]);
+                judge(1, Case::Elements(ElementsCase { work, dtype, count: elements, offsets, blocks: 2, seed }));
                 count += 1;
             }
         }
@@ -76,9 +71,13 @@ fn memory_is_filled_with_an_element() {
 fn elements_are_converted_with_one_rounding() {
     let mut count = 0;
     for &dtype in DType::ALL {
-        // Any bits, and bits at edges.
-        for seed in 1..3 {
-            count += cast_all(dtype, 400, seed, &mut Interpreter::new(seed)).unwrap_or_else(|wrong| panic!("{wrong}"));
+        for work in DType::ALL.iter().map(|&to| Work::Cast(to)) {
+            // Any bits, and bits at edges.
+            for seed in 1..3 {
+                let offsets = [1; 2];
+                judge(seed, Case::Elements(ElementsCase { work, dtype, count: 400, offsets, blocks: 2, seed }));
+                count += 1;
+            }
         }
     }
     println!("{count} conversions of 400 elements");
@@ -87,10 +86,18 @@ fn elements_are_converted_with_one_rounding() {
 #[test]
 fn elements_are_scaled_with_one_rounding() {
     let mut count = 0;
-    for elements in [0, 1, 7, 8, 9, 600] {
-        for offset in [0, 1, 8] {
-            let machine = &mut Interpreter::new(1);
-            count += scale_all(elements, offset, elements as u64, machine).unwrap_or_else(|wrong| panic!("{wrong}"));
+    for &dtype in DType::ALL.iter().filter(|dtype| dtype.class() == Class::Float) {
+        let works = [0.3, -0.0, f64::INFINITY, 0.125, 1e-42]
+            .into_iter()
+            .flat_map(|factor| [false, true].map(|in_place| Work::Scale { factor, in_place }));
+        for work in works {
+            for elements in [0, 1, 7, 8, 9, 600] {
+                for offset in [0, 1, 8] {
+                    let (offsets, seed) = ([offset, offset + 1], elements as u64);
+                    judge(1, Case::Elements(ElementsCase { work, dtype, count: elements, offsets, blocks: 2, seed }));
+                    count += 1;
+                }
+            }
         }
     }
     println!("{count} products");
@@ -100,9 +107,12 @@ fn elements_are_scaled_with_one_rounding() {
 fn the_first_difference_is_found() {
     let mut count = 0;
     for &dtype in DType::ALL {
-        for elements in [0, 1, 255, 256, 257, 2000] {
-            let machine = &mut Interpreter::new(1);
-            count += compare_arrays(dtype, elements, 5, machine).unwrap_or_else(|wrong| panic!("{wrong}"));
+        for elements in [0, 1, 255, 256, 257, 2000_usize] {
+            for changed in [None, Some(0), Some(elements / 2), Some(elements.saturating_sub(1))] {
+                let (work, offsets) = (Work::Compare { changed }, [1, 0]);
+                judge(1, Case::Elements(ElementsCase { work, dtype, count: elements, offsets, blocks: 3, seed: 5 }));
+                count += 1;
+            }
         }
     }
     println!("{count} comparisons");
@@ -112,7 +122,7 @@ fn the_first_difference_is_found() {
 fn random_shapes_are_right() {
     let bytes = |number: u64| (0..60).map(|place| (mix(number, place) >> 32) as u8).collect::<Vec<u8>>();
     for number in 0..400 {
-        passed(fuzzed(&bytes(number)));
+        fuzzed(&bytes(number)).unwrap_or_else(|wrong| panic!("{wrong}"));
     }
     println!("400 cases of random shapes");
 }

@@ -7,14 +7,7 @@ const CANDIDATES: u64 = 24;
 
 /// Returns rows of values, one below each of `sizes`, such that each pair of values of two factors
 /// is in a row. The same sizes give the same rows.
-///
-/// ```
-/// use consonance_harness::cuda::pairwise::pairwise;
-/// let rows = pairwise(&[3, 2, 2]);
-/// assert!(rows.len() < 12);
-/// assert!(rows.iter().any(|row| row[1] == 1 && row[2] == 0));
-/// ```
-pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
+pub(crate) fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
     let factors = sizes.len();
     let mut open = Vec::new();
     for right in 1..factors {
@@ -40,4 +33,11 @@ pub fn pairwise(sizes: &[usize]) -> Vec<Vec<usize>> {
         rows.push(row);
     }
     rows
+}
+
+#[test]
+fn each_pair_of_values_is_in_a_row() {
+    let rows = pairwise(&[3, 2, 2]);
+    assert!(rows.len() < 12, "{rows:?}");
+    assert!(rows.iter().any(|row| row[1] == 1 && row[2] == 0), "{rows:?}");
 }
