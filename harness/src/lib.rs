@@ -16,6 +16,7 @@ mod addresses;
 pub mod cases;
 pub mod compare;
 pub mod sample;
+pub mod calls;
 pub mod counted;
 pub mod cuda;
 pub mod parsers;

@@ -217,12 +217,11 @@ fn random_calls_of_long_data() {
         let mut script = Script::read_for(&mut Source::new(&bytes), 2 + seed as usize % 3);
         let most = 300_000 / shortness(group, script.size) as u64;
         let long = |rank: usize| (mix(seed, 100 + rank as u64) % most) as usize;
-        let even = script.asynchronous;
         for call in &mut script.calls {
             if seed % 4 > 0 {
                 (call.memory, call.offset) = (Memory::Mixed(seed), 0);
             }
-            if matches!(call.kind, Kind::AllGather | Kind::Gather | Kind::Scatter) && !even {
+            if matches!(call.kind, Kind::AllGather | Kind::Gather | Kind::Scatter) {
                 call.counts = Counts::Ragged(vec![0; script.size]);
             }
             let parts = if call.kind.has_parts() { script.size } else { 1 };

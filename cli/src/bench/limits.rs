@@ -306,7 +306,7 @@ fn round_trips(turns: usize, limit: Duration) -> io::Result<Option<f64>> {
 }
 
 /// Returns the median of at least one time.
-pub(super) fn median(mut times: Vec<f64>) -> f64 {
+pub(crate) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }

@@ -21,18 +21,19 @@ use super::{
     limits,
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
-use consonance::{Communicator, DType, SharedMemory};
+use consonance::{Communicator, DType};
+use consonance_harness::calls::{Call, Counts, Elements};
 use consonance_kernels::{
     cpu::copy::{copy_by, rewrite_by},
     memory::{HostBuf, HostBufMut},
     os::gate::Gate,
     tuning::Way,
 };
+use consonance_spec::Kind;
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     error::Error,
     io::{self, BufRead, BufReader, Write},
-    ops::{Deref, DerefMut},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Instant,
@@ -193,47 +194,20 @@ struct Buffers<T> {
     tiles: Tiles<T>,
     counts: Vec<usize>,
     /// For each set, the buffer that is sent, and the other buffer.
-    sets: Vec<(Room<T>, Room<T>)>,
+    sets: Vec<(Elements<T>, Elements<T>)>,
     /// How the limit is copied.
     way: Way,
 }
 
-/// Memory of the program, or of the communicator.
-enum Room<T> {
-    Slice(Vec<T>),
-    Allocated(SharedMemory<T>),
-}
-
-impl<T: Small> Room<T> {
-    fn new(communicator: &Communicator, subject: Subject, count: usize) -> Result<Room<T>, Box<dyn Error>> {
-        if subject == Subject::Allocated {
-            return Ok(Room::Allocated(communicator.alloc(count)?));
-        }
-        let mut slice = Vec::new();
-        slice.try_reserve_exact(count).map_err(|_| format!("no memory for {count} elements"))?;
-        slice.resize(count, T::default());
-        Ok(Room::Slice(slice))
+/// Makes a buffer for the subject.
+fn room<T: Small>(communicator: &Communicator, subject: Subject, count: usize) -> Result<Elements<T>, Box<dyn Error>> {
+    if subject == Subject::Allocated {
+        return Ok(Elements::Shared(communicator.alloc(count)?));
     }
-}
-
-impl<T: Small> Deref for Room<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        match self {
-            Room::Slice(slice) => slice,
-            Room::Allocated(memory) => memory,
-        }
-    }
-}
-
-impl<T: Small> DerefMut for Room<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        match self {
-            Room::Slice(slice) => slice,
-            Room::Allocated(memory) => memory,
-        }
-    }
+    let mut slice = Vec::new();
+    slice.try_reserve_exact(count).map_err(|_| format!("no memory for {count} elements"))?;
+    slice.resize(count, T::default());
+    Ok(Elements::Own(slice))
 }
 
 impl<T: Small> Buffers<T> {
@@ -254,7 +228,7 @@ impl<T: Small> Buffers<T> {
                 }
             }
         };
-        let room = |segments: &[Segment]| Room::new(communicator, subject, count(segments));
+        let room = |segments: &[Segment]| room(communicator, subject, count(segments));
         let mut sets = (0..sets)
             .map(|_| Ok((room(&layout.send)?, room(&layout.recv)?)))
             .collect::<Result<Vec<_>, Box<dyn Error>>>()?;
@@ -289,10 +263,17 @@ impl<T: Small> Prepared for Buffers<T> {
                     Some(gate) => gate.wait()?,
                     None => communicator.barrier()?,
                 }
-                let begin = Instant::now();
+                let begin;
                 match subject {
-                    Subject::Collective | Subject::Allocated => call(communicator, case, counts, send, recv)?,
-                    Subject::Limit => copy_at_least(case, *way, send, recv),
+                    Subject::Collective | Subject::Allocated => {
+                        let call = as_call(case, communicator.rank(), counts, send, recv);
+                        begin = Instant::now();
+                        call.make(communicator)?;
+                    }
+                    Subject::Limit => {
+                        begin = Instant::now();
+                        copy_at_least(case, *way, send, recv);
+                    }
                 }
                 run.seconds.push(begin.elapsed().as_secs_f64());
             }
@@ -318,44 +299,29 @@ fn copy_at_least<T: Small>(case: &Case, way: Way, send: &[T], recv: &mut [T]) {
     }
 }
 
-/// Makes the call of `case`.
-fn call<T: Small>(
-    communicator: &mut Communicator,
-    case: &Case,
-    counts: &[usize],
-    send: &[T],
-    recv: &mut [T],
-) -> consonance::Result<()> {
-    let (op, rank) = (case.op, communicator.rank());
-    let root = rank == 0;
-    match (case.collective, case.in_place) {
-        (Collective::AllReduce, false) => communicator.all_reduce_into(op, send, recv),
-        (Collective::AllReduce, true) => communicator.all_reduce(op, recv),
-        (Collective::AllGather, false) => communicator.all_gather_into(send, recv),
-        (Collective::AllGather, true) => communicator.all_gather(recv),
-        (Collective::AllGatherV, false) => communicator.all_gather_v(Some(send), recv, counts),
-        (Collective::AllGatherV, true) => communicator.all_gather_v(None, recv, counts),
-        (Collective::ReduceScatter, false) => communicator.reduce_scatter_into(op, send, recv),
-        (Collective::ReduceScatter, true) => communicator.reduce_scatter(op, recv),
-        (Collective::Broadcast, _) => communicator.broadcast(recv, 0),
-        (Collective::AllToAll, false) => communicator.all_to_all_into(send, recv),
-        (Collective::AllToAll, true) => communicator.all_to_all(recv),
-        (Collective::Barrier, _) => communicator.barrier(),
-        (Collective::AllToAllV, _) => communicator.all_to_all_v(send, counts, recv, counts),
-        (Collective::Gather | Collective::GatherV, true) if root => communicator.gather_v(None, Some(recv), counts, 0),
-        (Collective::Gather, true) => communicator.gather_v(Some(send), None, counts, 0),
-        (Collective::Gather, false) => communicator.gather(send, root.then_some(recv), 0),
-        (Collective::GatherV, _) => communicator.gather_v(Some(send), root.then_some(recv), counts, 0),
-        (Collective::Scatter, true) if root => communicator.scatter(Some(send), None, 0),
-        (Collective::Scatter, _) => communicator.scatter(root.then_some(send), Some(recv), 0),
-        (Collective::ScatterV, true) if root => communicator.scatter_v(Some(send), None, counts, 0),
-        (Collective::ScatterV, _) => communicator.scatter_v(root.then_some(send), Some(recv), counts, 0),
-        (Collective::SendRecv, _) => match rank {
-            0 => communicator.send(send, 1),
-            1 => communicator.recv(recv, 0),
-            _ => Ok(()),
-        },
-        (Collective::Reduce, false) => communicator.reduce_into(op, send, root.then_some(recv), 0),
-        (Collective::Reduce, true) => communicator.reduce(op, recv, 0),
-    }
+/// Returns the call of `case` on a rank. Rank 0 is the root, and sends to rank 1.
+fn as_call<'a, T>(case: &Case, rank: usize, counts: &'a [usize], send: &'a [T], recv: &'a mut [T]) -> Call<'a, T> {
+    let Case { collective, in_place, op, .. } = *case;
+    let kind = collective.kind();
+    let is_root = rank == 0;
+    let (sends, receives) = match kind {
+        Kind::Barrier | Kind::Split | Kind::Extension(_) => (false, false),
+        Kind::Broadcast => (false, true),
+        Kind::AllReduce | Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll => (!in_place, true),
+        Kind::Reduce => (!in_place, in_place || is_root),
+        Kind::Gather => (!in_place || !is_root, is_root),
+        Kind::Scatter => (is_root, !in_place || !is_root),
+        Kind::SendRecv => (rank == 0, rank == 1),
+    };
+    let counts = if collective == Collective::AllToAllV {
+        Counts::Pairs(counts, counts)
+    } else if collective.is_ragged() || collective == Collective::Gather && in_place {
+        // A gather in place has counts.
+        Counts::Ragged(counts)
+    } else {
+        Counts::Even
+    };
+    let root = usize::from(kind == Kind::SendRecv && is_root);
+    let (send, recv) = (sends.then_some(send), receives.then_some(recv));
+    Call { kind, op, root, counts, send, recv }
 }

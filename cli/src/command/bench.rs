@@ -5,7 +5,7 @@ use crate::{
     bench::{
         Bench, BenchError, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
         case::Collective,
-        limits::{Limit, limits},
+        limits::{Limit, cores, limits},
         plot,
         strategies::{self, bench_worker, strategies},
     },
@@ -17,11 +17,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     cell::Cell,
     env, fmt, fs,
-    num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread::available_parallelism,
     time::Duration,
 };
 
@@ -333,10 +331,6 @@ fn machine_name() -> String {
     let cores = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
     let processor = processor_name().unwrap_or_else(|| env::consts::ARCH.to_owned());
     format!("{processor}, {cores}")
-}
-
-fn cores() -> usize {
-    available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Returns words about the load of the machine if more runs on it than it has cores.

@@ -1,20 +1,24 @@
 //! Ranks that make the same calls with two values of a knob, in turn.
 
 use super::work::{Call, Company, Work};
+use crate::bench::limits::{cores, median};
 use consonance::{
     Communicator, DType, ReduceOp,
     raw::{Agreement, Call as RawCall},
 };
-use consonance_harness::counted::two_processes;
+use consonance_harness::{
+    calls::{self, Counts},
+    counted::two_processes,
+};
 use consonance_kernels::{
     cpu::reduce::Reducer,
     os::thread_pool::Team,
     tuning::{Origin, Tuning, Value, adopt},
 };
+use consonance_spec::Kind;
 use std::{
     ops::RangeInclusive,
     sync::{Barrier, Mutex, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -66,10 +70,6 @@ impl Ranks {
     }
 }
 
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// What a rank gives and gets in all turns of a trial: new pages would take longer than a call.
 struct Buffers {
     count: usize,
@@ -92,36 +92,32 @@ impl Buffers {
         let [own, other, all] = &mut *kept;
         own.resize(count, 1.0);
         other.resize(if call == Call::Fold { count } else { 0 }, 1.0);
-        all.resize(if matches!(call, Call::AllGather | Call::AllGatherV) { rank.size() * count } else { count }, 0.0);
+        let gathers = [Call::Collective(Kind::AllGather), Call::AllGatherV].contains(&call);
+        all.resize(if gathers { rank.size() * count } else { count }, 0.0);
         let mut shared = if call == Call::AllReduceAlloc { Some(rank.alloc::<f32>(count)?) } else { None };
         let mut counts = Vec::new();
         let reducer = Reducer::new(ReduceOp::Max, DType::F32).expect("floats have a maximum");
         let mailbox = if call == Call::Mail { Some(rank.mailbox()?) } else { None };
         let mut once = |rank: &mut Communicator| match call {
-            Call::AllReduce => rank.all_reduce_into(ReduceOp::Max, own, all),
+            Call::Collective(kind) => {
+                let all = if kind == Kind::ReduceScatter { &mut all[..count / rank.size()] } else { &mut all[..] };
+                let send = (kind != Kind::Broadcast).then_some(&own[..]);
+                let recv = (kind != Kind::Reduce || rank.rank() == 0).then_some(all);
+                let (op, counts) = (ReduceOp::Max, Counts::Even);
+                calls::Call { kind, op, root: 0, counts, send, recv }.make(rank)
+            }
             Call::AllReduceAlloc => match &mut shared {
                 Some(shared) => rank.all_reduce(ReduceOp::Max, shared),
                 None => Ok(()),
             },
-            Call::AllGather => rank.all_gather_into(own, all),
             Call::AllGatherV => {
                 let counts = [count / 2, count];
                 let part = counts[rank.rank()];
                 rank.all_gather_v(Some(&own[..part]), &mut all[..counts[0] + counts[1]], &counts)
             }
-            Call::AllToAll => rank.all_to_all_into(own, all),
-            Call::Broadcast => rank.broadcast(all, 0),
             Call::Concat => {
                 let call = RawCall::Concat { send: own.as_slice().into(), rows, recv: &mut None, counts: &mut counts };
                 rank.execute(call, &Agreement::NONE)
-            }
-            Call::Reduce => {
-                let root = rank.rank() == 0;
-                rank.reduce_into(ReduceOp::Max, own, root.then_some(&mut all[..]), 0)
-            }
-            Call::ReduceScatter => {
-                let block = count / rank.size();
-                rank.reduce_scatter_into(ReduceOp::Max, own, &mut all[..block])
             }
             Call::Mail => match &mailbox {
                 Some(mailbox) if mailbox.world().rank() == 0 => mailbox.send(own.as_slice(), 1, 0, None),
@@ -176,9 +172,5 @@ pub(super) fn compare(
         before.push(known.turn(&mut team, *work, &buffers, rounds)?);
         after.push(other.turn(&mut team, *work, &buffers, rounds)?);
     }
-    let median = |times: &mut Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
-    Ok(median(&mut after) / median(&mut before))
+    Ok(median(after) / median(before))
 }

@@ -1,6 +1,7 @@
 //! The calls that show the effect of a knob.
 
 use consonance_kernels::tuning::{Knob, Tuning, Value, Way};
+use consonance_spec::Kind;
 
 /// A call of some ranks.
 #[derive(Clone, Copy, Debug)]
@@ -13,20 +14,16 @@ pub(super) struct Work {
 /// What the ranks call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    AllReduce,
-    /// In place, on memory from `Communicator::alloc`.
+    /// This collective, with rank 0 as root.
+    Collective(Kind),
+    /// An all-reduce in place, on memory from `Communicator::alloc`.
     AllReduceAlloc,
-    AllGather,
-    /// The second part has twice the elements of the first.
+    /// An all-gather whose second part has twice the elements of the first.
     AllGatherV,
-    AllToAll,
-    Broadcast,
     /// Concatenates rows, as a gather of tensors along an axis does.
     Concat,
     /// A message from the mailbox of rank 0 to that of rank 1.
     Mail,
-    Reduce,
-    ReduceScatter,
     /// No call: each rank folds two buffers of its own into a third.
     Fold,
 }
@@ -54,6 +51,13 @@ enum Size {
     RowsBetween(usize),
 }
 
+const ALL_REDUCE: Call = Call::Collective(Kind::AllReduce);
+const ALL_GATHER: Call = Call::Collective(Kind::AllGather);
+const ALL_TO_ALL: Call = Call::Collective(Kind::AllToAll);
+const BROADCAST: Call = Call::Collective(Kind::Broadcast);
+const REDUCE: Call = Call::Collective(Kind::Reduce);
+const REDUCE_SCATTER: Call = Call::Collective(Kind::ReduceScatter);
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
@@ -75,49 +79,46 @@ impl Work {
     /// # Panics
     /// If the knob is in no line below.
     pub(super) fn of(knob: &Knob) -> &'static [Work] {
-        use Call::{
-            AllGather, AllGatherV, AllReduce, AllReduceAlloc, AllToAll, Broadcast, Concat, Fold, Mail, Reduce,
-            ReduceScatter,
-        };
+        use Call::{AllGatherV, AllReduceAlloc, Concat, Fold, Mail};
         use Company::{Crowd, Readers, Threads};
         match knob.name {
-            "payloads_bytes" => const { &[between(AllReduce, 2), between(AllGather, 2)] },
-            "some_payload_bytes" => const { &[between(Broadcast, 1)] },
-            "crowded_payload_bytes" => const { &[of(Crowd, between(Broadcast, 1)), of(Crowd, between(AllToAll, 1))] },
-            "threads_payload_bytes" => const { &[of(Threads, between(Broadcast, 1))] },
+            "payloads_bytes" => const { &[between(ALL_REDUCE, 2), between(ALL_GATHER, 2)] },
+            "some_payload_bytes" => const { &[between(BROADCAST, 1)] },
+            "crowded_payload_bytes" => const { &[of(Crowd, between(BROADCAST, 1)), of(Crowd, between(ALL_TO_ALL, 1))] },
+            "threads_payload_bytes" => const { &[of(Threads, between(BROADCAST, 1))] },
             "ragged_bytes" => const { &[between(AllGatherV, 2)] },
-            "one_shot_bytes" => const { &[between(AllReduce, 2)] },
-            "crowded_one_shot_bytes" => const { &[of(Crowd, between(AllReduce, 4))] },
-            "root_one_shot_bytes" => const { &[between(Reduce, 2)] },
+            "one_shot_bytes" => const { &[between(ALL_REDUCE, 2)] },
+            "crowded_one_shot_bytes" => const { &[of(Crowd, between(ALL_REDUCE, 4))] },
+            "root_one_shot_bytes" => const { &[between(REDUCE, 2)] },
             "in_place_bytes" => const { &[between(AllReduceAlloc, 1)] },
-            "window_bytes" => const { &[at(AllReduce, MIB), at(Broadcast, MIB), at(AllToAll, 256 * KIB)] },
-            "whole_window_bytes" => const { &[at(AllGather, 128 * KIB), at(AllGather, MIB)] },
-            "crowded_window_bytes" => const { &[of(Crowd, at(AllReduce, MIB)), of(Crowd, at(Broadcast, MIB))] },
-            "least_window_bytes" => const { &[at(Broadcast, 16 * KIB), at(Broadcast, 64 * KIB)] },
-            "moving_bytes" => const { &[at(Broadcast, 64 * KIB), at(Broadcast, 256 * KIB)] },
+            "window_bytes" => const { &[at(ALL_REDUCE, MIB), at(BROADCAST, MIB), at(ALL_TO_ALL, 256 * KIB)] },
+            "whole_window_bytes" => const { &[at(ALL_GATHER, 128 * KIB), at(ALL_GATHER, MIB)] },
+            "crowded_window_bytes" => const { &[of(Crowd, at(ALL_REDUCE, MIB)), of(Crowd, at(BROADCAST, MIB))] },
+            "least_window_bytes" => const { &[at(BROADCAST, 16 * KIB), at(BROADCAST, 64 * KIB)] },
+            "moving_bytes" => const { &[at(BROADCAST, 64 * KIB), at(BROADCAST, 256 * KIB)] },
             "mail_cell_bytes" => const { &[at(Mail, 16 * KIB), at(Mail, 256 * KIB)] },
             "mail_cells" => const { &[at(Mail, 256 * KIB), at(Mail, 4 * MIB)] },
-            "read_bytes" => const { &[between(AllToAll, 1)] },
-            "read_scratch_bytes" => const { &[at(ReduceScatter, 4 * MIB)] },
-            "read_least_bytes" => const { &[of(Readers, at(ReduceScatter, 2 * MIB))] },
-            "awaited_bytes" => const { &[between(AllReduce, 1)] },
+            "read_bytes" => const { &[between(ALL_TO_ALL, 1)] },
+            "read_scratch_bytes" => const { &[at(REDUCE_SCATTER, 4 * MIB)] },
+            "read_least_bytes" => const { &[of(Readers, at(REDUCE_SCATTER, 2 * MIB))] },
+            "awaited_bytes" => const { &[between(ALL_REDUCE, 1)] },
             "fetched_bytes" => const { &[at(AllGatherV, 16 * KIB)] },
-            "far_bytes" => const { &[between(Broadcast, 1), between(AllReduce, 1)] },
-            "stream_bytes" => const { &[between(Broadcast, 3)] },
+            "far_bytes" => const { &[between(BROADCAST, 1), between(ALL_REDUCE, 1)] },
+            "stream_bytes" => const { &[between(BROADCAST, 3)] },
             "least_stream_bytes" => const { &[Work { size: Size::RowsBetween(32 * MIB), ..at(Concat, 0) }] },
             "near_ahead_bytes" => const { &[of(Threads, between(Fold, 3))] },
-            "far_ahead_bytes" => const { &[between(AllReduce, 3)] },
-            "medium_bytes" => const { &[between(Broadcast, 1)] },
-            "in_small" | "out_small" => const { &[at(Broadcast, 6 * KIB), at(Broadcast, 24 * KIB)] },
-            "in_medium" | "out_medium" => const { &[at(Broadcast, 64 * KIB), at(Broadcast, 256 * KIB)] },
-            "in_large" | "out_large" => const { &[at(Broadcast, MIB), at(Broadcast, 4 * MIB)] },
-            "out_past" => const { &[at(Broadcast, 32 * MIB)] },
-            "own_small" => const { &[at(AllGather, 12 * KIB)] },
-            "own_medium" => const { &[at(AllGather, 128 * KIB)] },
-            "own_large" => const { &[at(AllGather, 2 * MIB)] },
-            "own_past" => const { &[at(AllGather, 32 * MIB)] },
-            "fetch_in" => const { &[at(Broadcast, 6 * KIB), at(Broadcast, 64 * KIB)] },
-            "fetch_out" => const { &[at(AllGather, 16 * KIB), at(AllGather, 64 * KIB)] },
+            "far_ahead_bytes" => const { &[between(ALL_REDUCE, 3)] },
+            "medium_bytes" => const { &[between(BROADCAST, 1)] },
+            "in_small" | "out_small" => const { &[at(BROADCAST, 6 * KIB), at(BROADCAST, 24 * KIB)] },
+            "in_medium" | "out_medium" => const { &[at(BROADCAST, 64 * KIB), at(BROADCAST, 256 * KIB)] },
+            "in_large" | "out_large" => const { &[at(BROADCAST, MIB), at(BROADCAST, 4 * MIB)] },
+            "out_past" => const { &[at(BROADCAST, 32 * MIB)] },
+            "own_small" => const { &[at(ALL_GATHER, 12 * KIB)] },
+            "own_medium" => const { &[at(ALL_GATHER, 128 * KIB)] },
+            "own_large" => const { &[at(ALL_GATHER, 2 * MIB)] },
+            "own_past" => const { &[at(ALL_GATHER, 32 * MIB)] },
+            "fetch_in" => const { &[at(BROADCAST, 6 * KIB), at(BROADCAST, 64 * KIB)] },
+            "fetch_out" => const { &[at(ALL_GATHER, 16 * KIB), at(ALL_GATHER, 64 * KIB)] },
             name => panic!("no call shows the effect of {name}"),
         }
     }
@@ -157,8 +158,7 @@ impl Work {
             (Company::Readers, _) => Tuning { read_scratch_bytes: 4 * KIB, ..*tuning },
             // The other ways ask no limit.
             (Company::Threads | Company::Processes, Call::Concat) => Tuning { out_past: Way::Ahead, ..*tuning },
-            (_, Call::AllReduce | Call::AllReduceAlloc | Call::Reduce | Call::ReduceScatter | Call::Fold)
-            | (_, Call::AllGather | Call::AllGatherV | Call::AllToAll | Call::Broadcast | Call::Mail) => *tuning,
+            (_, Call::Collective(_) | Call::AllReduceAlloc | Call::AllGatherV | Call::Mail | Call::Fold) => *tuning,
         }
     }
 }
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn a_limit_is_tried_between_its_values() {
         let values = (Value::Bytes(4000), Value::Bytes(8000));
-        assert_eq!(between(Call::Broadcast, 1).count(values), (1500, 1));
-        assert_eq!(between(Call::AllReduce, 2).count(values), (750, 1));
-        assert_eq!(at(Call::AllReduce, 64).count(values), (16, 1));
+        assert_eq!(between(BROADCAST, 1).count(values), (1500, 1));
+        assert_eq!(between(ALL_REDUCE, 2).count(values), (750, 1));
+        assert_eq!(at(ALL_REDUCE, 64).count(values), (16, 1));
         let large = (Value::Bytes(2 * MOST_BYTES), Value::Bytes(4 * MOST_BYTES));
-        assert!(!between(Call::Broadcast, 1).shows(large) && !between(Call::Broadcast, 2).shows(large));
-        assert!(between(Call::Broadcast, 3).shows(large) && at(Call::Broadcast, 64).shows(large));
+        assert!(!between(BROADCAST, 1).shows(large) && !between(BROADCAST, 2).shows(large));
+        assert!(between(BROADCAST, 3).shows(large) && at(BROADCAST, 64).shows(large));
         let rows = Work { size: Size::RowsBetween(60_000), ..at(Call::Concat, 0) };
         assert_eq!(rows.count(values), (15_000, 10));
         assert_eq!(rows.count((Value::Bytes(0), Value::Bytes(0))), (15_000, 15_000));

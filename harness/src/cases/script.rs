@@ -120,7 +120,9 @@ impl Collective {
     }
 
     pub(super) fn read(source: &mut Source<'_>, size: usize, asynchronous: bool) -> Collective {
-        let kind = source.pick(Kind::ALL);
+        let picked = source.pick(Kind::ALL);
+        // A split is no asynchronous call. A group that is split off makes an all-reduce.
+        let kind = if asynchronous && picked == Kind::Split { Kind::AllReduce } else { picked };
         let op = source.pick(&ReduceOp::ALL);
         let defined: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| op.result(*dtype).is_some()).collect();
         let dtype = if source.once_in(16) { source.pick(DType::ALL) } else { source.pick(&defined) };
@@ -146,22 +148,7 @@ impl Collective {
         let is_whole = memory != Memory::Own && !source.once_in(4);
         let offset = if is_whole { 0 } else { source.below(19) };
         let seed = source.seed();
-        let call = Collective { kind, dtype, op, counts, root, in_place, memory, offset, seed };
-        if asynchronous { call.into_asynchronous() } else { call }
-    }
-
-    /// Returns the most similar call that [`Scope`](consonance::Scope) has.
-    fn into_asynchronous(mut self) -> Collective {
-        let count = self.counts.of(0, 0);
-        if self.kind != Kind::AllGather {
-            self.counts = Counts::Even(count);
-        }
-        if self.kind == Kind::Split {
-            self.kind = Kind::AllReduce;
-        }
-        let ragged = matches!(self.counts, Counts::Ragged(_));
-        self.in_place &= matches!(self.kind, Kind::AllReduce | Kind::Scatter) || ragged;
-        self
+        Collective { kind, dtype, op, counts, root, in_place, memory, offset, seed }
     }
 }
 

@@ -3,10 +3,11 @@
 
 use super::super::with_type;
 use crate::{
+    calls::{self, Call, Elements},
     cases::{Buffer, Collective, Counts},
     sample::{Sample, keys, sample},
 };
-use consonance::{Communicator, Error, Pending, Scope, SharedMemory};
+use consonance::{Communicator, Error, Pending, Scope};
 use consonance_kernels::digest::mix;
 use consonance_spec::{
     Class, DType, Extent, Flow, Kind, ReduceOp, Work,
@@ -109,28 +110,6 @@ struct Slab<T> {
     after: Vec<u64>,
 }
 
-/// An allocation.
-enum Elements<T> {
-    Own(Vec<T>),
-    Shared(SharedMemory<T>),
-}
-
-impl<T: Sample> Elements<T> {
-    fn get(&self) -> &[T] {
-        match self {
-            Elements::Own(elements) => elements,
-            Elements::Shared(elements) => elements,
-        }
-    }
-
-    fn get_mut(&mut self) -> &mut [T] {
-        match self {
-            Elements::Own(elements) => elements,
-            Elements::Shared(elements) => elements,
-        }
-    }
-}
-
 impl<T: Sample> Slab<T> {
     /// Returns the buffer of a rank in a call. Its contents are `before`, and `after` if the call
     /// succeeds.
@@ -147,23 +126,23 @@ impl<T: Sample> Slab<T> {
 
     fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
         if self.is_shared {
-            let mut elements = communicator.alloc(self.elements.get().len())?;
-            elements.copy_from_slice(self.elements.get());
+            let mut elements = communicator.alloc(self.elements.len())?;
+            elements.copy_from_slice(&self.elements);
             self.elements = Elements::Shared(elements);
         }
         Ok(())
     }
 
     fn get(&self) -> &[T] {
-        &self.elements.get()[self.range.clone()]
+        &self.elements[self.range.clone()]
     }
 
     fn get_mut(&mut self) -> &mut [T] {
-        &mut self.elements.get_mut()[self.range.clone()]
+        &mut self.elements[self.range.clone()]
     }
 
     fn compare(&self, what: &str, expected: &[u64]) -> Result<(), String> {
-        let elements = self.elements.get();
+        let elements = &self.elements;
         let found = keys(elements);
         match (0..found.len()).find(|&i| found[i] != expected[i]) {
             None => Ok(()),
@@ -203,6 +182,8 @@ struct Buffers<T> {
     valid: bool,
     rank: usize,
     size: usize,
+    /// What each rank sends to this one, where pairs of ranks have counts.
+    to_us: Vec<usize>,
     send: Option<Slab<T>>,
     recv: Option<Slab<T>>,
 }
@@ -269,7 +250,29 @@ impl<T: Sample> Buffers<T> {
                 (send(&given), result.and_then(|result| recv(&fresh(result.len()), result)))
             }
         };
-        Buffers { call: call.clone(), valid, rank, size, send, recv }
+        let to_us = match &call.counts {
+            Counts::Pairs(counts) => counts.iter().map(|from| from[rank]).collect(),
+            Counts::Even(_) | Counts::Ragged(_) => Vec::new(),
+        };
+        Buffers { call: call.clone(), valid, rank, size, to_us, send, recv }
+    }
+
+    fn as_call(&mut self) -> Call<'_, T> {
+        let Buffers { call, rank, size, to_us, send, recv, .. } = self;
+        let counts = match &call.counts {
+            Counts::Even(_) => calls::Counts::Even,
+            Counts::Ragged(counts) => calls::Counts::Ragged(counts),
+            Counts::Pairs(counts) => calls::Counts::Pairs(&counts[*rank], to_us),
+        };
+        let sends = call.kind == Kind::SendRecv && send.is_some();
+        Call {
+            kind: call.kind,
+            op: call.op,
+            root: if sends { call.receiver(*size) } else { call.root },
+            counts,
+            send: send.as_ref().map(Slab::get),
+            recv: recv.as_mut().map(Slab::get_mut),
+        }
     }
 }
 
@@ -279,69 +282,11 @@ impl<T: Sample> Part for Buffers<T> {
     }
 
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
-        let Buffers { call, rank, size, send, recv, .. } = self;
-        let Collective { kind, op, root, ref counts, .. } = *call;
-        let (send, recv) = (send.as_ref().map(Slab::get), recv.as_mut().map(Slab::get_mut));
-        match (kind, send, recv, counts) {
-            (Kind::Barrier, ..) => communicator.barrier(),
-            (Kind::Broadcast, None, Some(data), _) => communicator.broadcast(data, root),
-            (Kind::AllReduce, None, Some(data), _) => communicator.all_reduce(op, data),
-            (Kind::AllReduce, Some(send), Some(recv), _) => communicator.all_reduce_into(op, send, recv),
-            (Kind::Reduce, None, Some(data), _) => communicator.reduce(op, data, root),
-            (Kind::Reduce, Some(send), recv, _) => communicator.reduce_into(op, send, recv, root),
-            (Kind::ReduceScatter, None, Some(data), _) => communicator.reduce_scatter(op, data),
-            (Kind::ReduceScatter, Some(send), Some(recv), _) => communicator.reduce_scatter_into(op, send, recv),
-            (Kind::AllGather, send, Some(recv), Counts::Ragged(counts)) => {
-                communicator.all_gather_v(send, recv, counts)
-            }
-            (Kind::AllGather, None, Some(data), _) => communicator.all_gather(data),
-            (Kind::AllGather, Some(send), Some(recv), _) => communicator.all_gather_into(send, recv),
-            (Kind::Gather, send, recv, Counts::Ragged(counts)) => communicator.gather_v(send, recv, counts, root),
-            (Kind::Gather, Some(send), recv, _) => communicator.gather(send, recv, root),
-            (Kind::Scatter, send, recv, Counts::Ragged(counts)) => communicator.scatter_v(send, recv, counts, root),
-            (Kind::Scatter, send, recv, _) => communicator.scatter(send, recv, root),
-            (Kind::AllToAll, Some(send), Some(recv), Counts::Pairs(counts)) => {
-                let to_us: Vec<usize> = counts.iter().map(|from| from[*rank]).collect();
-                communicator.all_to_all_v(send, &counts[*rank], recv, &to_us)
-            }
-            (Kind::AllToAll, None, Some(data), _) => communicator.all_to_all(data),
-            (Kind::AllToAll, Some(send), Some(recv), _) => communicator.all_to_all_into(send, recv),
-            (Kind::SendRecv, Some(send), _, _) => communicator.send(send, call.receiver(*size)),
-            (Kind::SendRecv, None, Some(recv), _) => communicator.recv(recv, root),
-            (Kind::SendRecv, None, None, _) => Ok(()),
-            (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv, _)
-            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, send, recv, _)
-            | (Kind::Split | Kind::Extension(_), send, recv, _) => {
-                unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some())
-            }
-        }
+        self.as_call().make(communicator)
     }
 
     fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error> {
-        let Buffers { call, size, send, recv, .. } = self;
-        let Collective { kind, op, root, ref counts, .. } = *call;
-        let (send, recv) = (send.as_ref().map(Slab::get), recv.as_mut().map(Slab::get_mut));
-        Ok(Some(match (kind, send, recv, counts) {
-            (Kind::Barrier, ..) => scope.barrier(),
-            (Kind::Broadcast, None, Some(data), _) => scope.broadcast(data, root),
-            (Kind::AllReduce, None, Some(data), _) => scope.all_reduce(op, data)?,
-            (Kind::AllReduce, Some(send), Some(recv), _) => scope.all_reduce_into(op, send, recv)?,
-            (Kind::Reduce, Some(send), recv, _) => scope.reduce_into(op, send, recv, root)?,
-            (Kind::ReduceScatter, Some(send), Some(recv), _) => scope.reduce_scatter_into(op, send, recv)?,
-            (Kind::AllGather, send, Some(recv), Counts::Ragged(counts)) => scope.all_gather_v(send, recv, counts),
-            (Kind::AllGather, Some(send), Some(recv), _) => scope.all_gather_into(send, recv),
-            (Kind::Gather, Some(send), recv, _) => scope.gather(send, recv, root),
-            (Kind::Scatter, send, recv, _) => scope.scatter(send, recv, root),
-            (Kind::AllToAll, Some(send), Some(recv), _) => scope.all_to_all_into(send, recv),
-            (Kind::SendRecv, Some(send), _, _) => scope.send(send, call.receiver(*size)),
-            (Kind::SendRecv, None, Some(recv), _) => scope.recv(recv, root),
-            (Kind::SendRecv, None, None, _) => return Ok(None),
-            (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv, _)
-            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, send, recv, _)
-            | (Kind::Split | Kind::Extension(_), send, recv, _) => {
-                unreachable!("{call:?} with {:?}, {:?}", send.is_some(), recv.is_some())
-            }
-        }))
+        self.as_call().start(scope)
     }
 
     fn judge(&self, result: Result<(), Error>) -> Result<(), String> {

@@ -1,0 +1,143 @@
+//! Collectives on slices as values. The cases, the bench and the tuner make their calls here.
+
+use consonance::{Communicator, Element, Pending, ReduceOp, Result, Scope, SharedMemory};
+use consonance_spec::Kind;
+use std::ops::{Deref, DerefMut};
+
+/// One rank's part of a collective.
+#[derive(Debug)]
+pub struct Call<'a, T> {
+    /// The kind. Splits and extensions have no buffers, and are no such calls.
+    pub kind: Kind,
+    /// The operation, if contributions are combined.
+    pub op: ReduceOp,
+    /// The root; the other rank of a send or a receive.
+    pub root: usize,
+    /// The sizes of the parts.
+    pub counts: Counts<'a>,
+    /// The buffer that is only read. Without it the call is in place.
+    pub send: Option<&'a [T]>,
+    /// The buffer that is written.
+    pub recv: Option<&'a mut [T]>,
+}
+
+/// The sizes of the parts of the ranks.
+#[derive(Clone, Copy, Debug)]
+pub enum Counts<'a> {
+    /// All are equal.
+    Even,
+    /// A size for each rank.
+    Ragged(&'a [usize]),
+    /// What this rank sends to each rank, and what it receives from each.
+    Pairs(&'a [usize], &'a [usize]),
+}
+
+/// What a method returns that makes or starts a call.
+trait Begun {
+    /// Returns the handle of a call that was only started.
+    fn begun(self) -> Result<Option<Pending>>;
+}
+
+impl Begun for Result<()> {
+    fn begun(self) -> Result<Option<Pending>> {
+        self.map(|()| None)
+    }
+}
+
+impl Begun for Pending {
+    fn begun(self) -> Result<Option<Pending>> {
+        Ok(Some(self))
+    }
+}
+
+impl Begun for Result<Pending> {
+    fn begun(self) -> Result<Option<Pending>> {
+        self.map(Some)
+    }
+}
+
+/// Calls the method of `$on` that a call is: those of a communicator and of a scope have the same
+/// names and arguments.
+macro_rules! begin {
+    ($call:expr, $on:expr) => {{
+        let Call { kind, op, root, counts, send, recv } = $call;
+        match (kind, counts, send, recv) {
+            (Kind::Barrier, ..) => $on.barrier().begun(),
+            (Kind::Broadcast, _, None, Some(data)) => $on.broadcast(data, root).begun(),
+            (Kind::AllReduce, _, None, Some(data)) => $on.all_reduce(op, data).begun(),
+            (Kind::AllReduce, _, Some(send), Some(recv)) => $on.all_reduce_into(op, send, recv).begun(),
+            (Kind::Reduce, _, None, Some(data)) => $on.reduce(op, data, root).begun(),
+            (Kind::Reduce, _, Some(send), recv) => $on.reduce_into(op, send, recv, root).begun(),
+            (Kind::ReduceScatter, _, None, Some(data)) => $on.reduce_scatter(op, data).begun(),
+            (Kind::ReduceScatter, _, Some(send), Some(recv)) => $on.reduce_scatter_into(op, send, recv).begun(),
+            (Kind::AllGather, Counts::Ragged(counts), send, Some(recv)) => $on.all_gather_v(send, recv, counts).begun(),
+            (Kind::AllGather, _, None, Some(data)) => $on.all_gather(data).begun(),
+            (Kind::AllGather, _, Some(send), Some(recv)) => $on.all_gather_into(send, recv).begun(),
+            (Kind::Gather, Counts::Ragged(counts), send, recv) => $on.gather_v(send, recv, counts, root).begun(),
+            (Kind::Gather, _, Some(send), recv) => $on.gather(send, recv, root).begun(),
+            (Kind::Scatter, Counts::Ragged(counts), send, recv) => $on.scatter_v(send, recv, counts, root).begun(),
+            (Kind::Scatter, _, send, recv) => $on.scatter(send, recv, root).begun(),
+            (Kind::AllToAll, Counts::Pairs(to, from), Some(send), Some(recv)) => {
+                $on.all_to_all_v(send, to, recv, from).begun()
+            }
+            (Kind::AllToAll, _, None, Some(data)) => $on.all_to_all(data).begun(),
+            (Kind::AllToAll, _, Some(send), Some(recv)) => $on.all_to_all_into(send, recv).begun(),
+            (Kind::SendRecv, _, Some(send), _) => $on.send(send, root).begun(),
+            (Kind::SendRecv, _, None, Some(recv)) => $on.recv(recv, root).begun(),
+            // A rank that is neither of the two.
+            (Kind::SendRecv, _, None, None) => Ok(None),
+            (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, counts, send, recv)
+            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, counts, send, recv)
+            | (Kind::Split | Kind::Extension(_), counts, send, recv) => {
+                unreachable!("{kind:?} with {counts:?}, {:?}, {:?}", send.is_some(), recv.is_some())
+            }
+        }
+    }};
+}
+
+impl<'a, T: Element> Call<'a, T> {
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn make(self, communicator: &mut Communicator) -> Result<()> {
+        begin!(self, communicator).map(drop)
+    }
+
+    /// Starts the call. Returns `None` if this rank takes no part in it.
+    ///
+    /// # Errors
+    /// The scope's.
+    pub fn start(self, scope: &Scope<'a>) -> Result<Option<Pending>> {
+        begin!(self, scope)
+    }
+}
+
+/// Elements in memory of this process, or in memory that the ranks share.
+#[derive(Debug)]
+pub enum Elements<T> {
+    /// Memory of this process.
+    Own(Vec<T>),
+    /// Memory from [`Communicator::alloc`].
+    Shared(SharedMemory<T>),
+}
+
+impl<T: Element> Deref for Elements<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Elements::Own(elements) => elements,
+            Elements::Shared(elements) => elements,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Elements<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Elements::Own(elements) => elements,
+            Elements::Shared(elements) => elements,
+        }
+    }
+}
