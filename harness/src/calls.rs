@@ -114,7 +114,6 @@ impl<'a, T: Element> Call<'a, T> {
 }
 
 /// Elements in memory of this process, or in memory that the ranks share.
-#[derive(Debug)]
 pub enum Elements<T> {
     /// Memory of this process.
     Own(Vec<T>),
