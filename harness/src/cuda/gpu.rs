@@ -67,8 +67,8 @@ impl Gpu {
         Ok(compare(&job, &starts, &after))
     }
 
-    /// Copies a block to the device, runs the job on the buffers that begin at `starts`, and returns
-    /// the block.
+    /// Copies a block to the device, runs the job on the buffers that begin at `starts`, and
+    /// returns the block.
     ///
     /// # Errors
     /// The device's.

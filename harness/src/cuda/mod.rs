@@ -1,8 +1,9 @@
 //! The kernels of CUDA devices against the spec and the host's kernels.
 //!
 //! A [`Case`] is a value. It is made into a job: the memory before some launches, the launches, and
-//! the memory that they must leave. The [`Interpreter`] runs the PTX that ships, without a device; a
-//! [`Gpu`] runs the same jobs by the driver. Results are compared bit for bit; all NaNs are equal.
+//! the memory that they must leave. The [`Interpreter`] runs the PTX that ships, without a device.
+//! A [`Gpu`] runs the same jobs by the driver. Results are compared bit for bit; all NaNs are
+//! equal.
 
 mod job;
 mod interpreter;
