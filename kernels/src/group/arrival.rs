@@ -1,10 +1,9 @@
 //! The beginning of a step: ranks arrive, and compare their calls.
 
 use super::{
-    abort::{Abort, Reason},
-    end::CODE_BITS,
+    end::abort::{Abort, Fault, Reason},
     endpoint::Endpoint,
-    fault::Fault,
+    post::CODE_BITS,
     post::{self, Inline, Places, Post},
     posted::{Posted, count_word},
     slot_swap,

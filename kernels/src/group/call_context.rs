@@ -1,8 +1,7 @@
 //! The step that a rank is in, and its access to others' memory.
 
 use super::{
-    abort::{Abort, Reason},
-    fault::Fault,
+    end::abort::{Abort, Fault, Reason},
     state::GroupState,
 };
 use crate::{

@@ -1,8 +1,8 @@
 //! The steps of a group, as callers see them.
 
 use super::{
+    end::abort::Fault,
     endpoint::Endpoint,
-    fault::Fault,
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Path, Step, Targets},

@@ -22,8 +22,7 @@
 //!   it waits.
 
 use super::{
-    abort::{Abort, Reason},
-    fault::Fault,
+    end::abort::{Abort, Fault, Reason},
     state::GroupState,
 };
 use crate::{

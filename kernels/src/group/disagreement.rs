@@ -5,8 +5,8 @@
 //! read each other's descriptors instead, so that no rank waits. All of them read the same.
 
 use super::{
+    end::abort::Fault,
     endpoint::Endpoint,
-    fault::Fault,
     post::Places,
     posted::{self, PostedCall, has_access},
 };

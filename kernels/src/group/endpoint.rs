@@ -1,10 +1,10 @@
 //! One rank's place in a group.
 
 use super::{
-    abort::{Abort, Reason},
-    aborter::Aborter,
     call_context::{CallContext, corrupt},
-    fault::Fault,
+    end::abort::{Abort, Fault, Reason},
+    end::aborter::Aborter,
+    end::witness::Witness,
     keep_waiting::KeepWaiting,
     mail::Mail,
     plan::{Path, SLOTS, Topology},
@@ -12,7 +12,6 @@ use super::{
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
-    witness::Witness,
 };
 use crate::{
     shm::{

@@ -3,9 +3,8 @@
 //! or allocate memory without bound.
 
 use super::{
-    abort::{Abort, Reason},
+    end::abort::{Abort, Fault, Reason},
     endpoint::Endpoint,
-    fault::Fault,
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Targets},

@@ -40,8 +40,8 @@
 //!   subgroup is used again when all members have left.
 
 use super::{
+    end::abort::Fault,
     endpoint::Endpoint,
-    fault::Fault,
     payloads::Payloads,
     post::{self, Inline, Places},
     posted::{Posted, Unsettled},

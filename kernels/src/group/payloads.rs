@@ -2,7 +2,7 @@
 
 use super::{
     call_context::CallContext,
-    fault::Fault,
+    end::abort::Fault,
     post::{self, Places},
     scratch::InlinePayload,
     slot_swap,

@@ -1,9 +1,8 @@
 //! Access to the peers' data while a rank is in a step.
 
 use super::{
-    abort::{Abort, Reason},
     call_context::CallContext,
-    fault::Fault,
+    end::abort::{Abort, Fault, Reason},
     plan::{self, BORDER_BYTES, chunks, pieces},
     scratch::{Data, Source},
     staging::Slots,

@@ -18,6 +18,11 @@ use crate::{
 use consonance_spec::Kind;
 use std::{mem, ptr};
 
+/// The bits of a signature's code in a descriptor's head; the access lies above them.
+pub(super) const CODE_BITS: u32 = 24;
+
+pub(super) const CODE_MASK: u32 = (1 << CODE_BITS) - 1;
+
 /// The places of the payloads of a call that do not fit beside the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Places {

@@ -1,6 +1,6 @@
 //! Calls, as the descriptors of ranks have them.
 
-use super::end::{CODE_BITS, CODE_MASK};
+use super::post::{CODE_BITS, CODE_MASK};
 use crate::shm::{
     codes::{self, Access},
     records::CallDescriptor,

@@ -1,6 +1,6 @@
 //! The generations of a group, and idle ranks.
 
-use super::{endpoint::Endpoint, fault::Fault};
+use super::{end::abort::Fault, endpoint::Endpoint};
 use crate::{shm::records::Generation, sync::atomics::Ordering};
 use std::ops::Range;
 

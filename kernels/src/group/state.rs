@@ -1,8 +1,8 @@
 //! The state that the ranks of one group share: a record for each, and the abort word.
 
 use super::{
-    abort::{Abort, Reason},
     backing::Backing,
+    end::abort::{Abort, Reason},
 };
 use crate::{
     os::process_memory::Process,

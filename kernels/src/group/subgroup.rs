@@ -1,6 +1,6 @@
 //! Groups that are split from a group: pairs, and groups of any members.
 
-use super::{endpoint::Endpoint, fault::Fault, state::Key};
+use super::{end::abort::Fault, endpoint::Endpoint, state::Key};
 use crate::shm::{Area, Segment, records::Generation};
 use consonance_spec::{DType, Signature, World};
 

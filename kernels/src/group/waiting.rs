@@ -1,9 +1,8 @@
 //! How a rank waits for its peers, and wakes them.
 
 use super::{
-    abort::{Abort, Reason},
+    end::abort::{Abort, Fault, Reason},
     endpoint::Endpoint,
-    fault::Fault,
     keep_waiting::ASKS_EVERY,
 };
 use crate::{

@@ -9,8 +9,8 @@
 //! Otherwise no rank reads any, and the ranks move them in a step that follows.
 
 use super::{
+    end::abort::Fault,
     endpoint::Endpoint,
-    fault::Fault,
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, Step},

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     cpu::{copy::copy_private, duplicate::to_vec},
-    group::{fault::Fault, state::GroupState},
+    group::{end::abort::Fault, state::GroupState},
     memory::make_valid,
     shm::{
         records::Generation,

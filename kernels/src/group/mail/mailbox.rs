@@ -7,10 +7,9 @@ use super::{
 };
 use crate::{
     group::{
-        abort::{Abort, Reason},
         call_context::corrupt,
         chains::Blocked,
-        fault::Fault,
+        end::abort::{Abort, Fault, Reason},
         state::GroupState,
     },
     memory::{HostBuf, HostBufMut},

@@ -6,7 +6,7 @@ use super::{
     ring::{self, Envelope, Part, Writer},
 };
 use crate::{
-    group::{fault::Fault, state::GroupState},
+    group::{end::abort::Fault, state::GroupState},
     shm::{
         records::Generation,
         ring::{Cell, RingEnds},

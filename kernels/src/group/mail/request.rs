@@ -2,7 +2,7 @@
 
 use super::ring::Envelope;
 use crate::{
-    group::fault::Fault,
+    group::end::abort::Fault,
     memory::{HostBuf, HostBufMut},
 };
 use std::time::{Duration, Instant};

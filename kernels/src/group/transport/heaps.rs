@@ -1,6 +1,6 @@
 //! Data in the shared heaps, where every process can read and write them.
 
-use crate::group::{endpoint::Endpoint, fault::Fault};
+use crate::group::{end::abort::Fault, endpoint::Endpoint};
 
 /// Index in [`Addresses::seen`] of the heap range that a rank passes as the input of a step;
 /// `OUTPUT` is that of the output.

@@ -6,10 +6,9 @@ use crate::{
         reduce::Reducer,
     },
     group::{
-        abort::{Abort, Reason},
         call_context::CallContext,
+        end::abort::{Abort, Fault, Reason},
         endpoint::Endpoint,
-        fault::Fault,
         peers::PeerBuffers,
         plan::{BORDER_BYTES, Path, Targets, chunks},
         post::Inline,

@@ -18,8 +18,8 @@
 
 use crate::{
     group::{
+        end::abort::Fault,
         endpoint::Endpoint,
-        fault::Fault,
         staging::{BufferRef, PeerRead, Shown},
     },
     shm::records::CallDescriptor,

@@ -3,10 +3,9 @@
 use super::heaps::INPUT;
 use crate::{
     group::{
-        abort::{Abort, Reason},
         call_context::CallContext,
+        end::abort::{Abort, Fault, Reason},
         endpoint::Endpoint,
-        fault::Fault,
         peers::{PeerBuffers, Window},
         plan::{Chunking, Path, Protocol, Step, Topology, Windows},
         post::Inline,

@@ -3,8 +3,8 @@
 use crate::{
     cpu::{copy::copy_own, reduce::Reducer},
     group::{
+        end::abort::Fault,
         endpoint::Endpoint,
-        fault::Fault,
         payloads::Payloads,
         peers::PeerBuffers,
         plan::{Chunking, Targets},

@@ -8,8 +8,8 @@ use crate::{
         reduce::Reducer,
     },
     group::{
+        end::abort::Fault,
         endpoint::Endpoint,
-        fault::Fault,
         plan::{BORDER_BYTES, Path, Protocol, Step, Targets, Windows},
         post::Inline,
         slot_swap,

@@ -51,8 +51,8 @@
 use crate::{
     cpu::{cache_hints::CopySize, copy::copy_in},
     group::{
+        end::abort::Fault,
         endpoint::Endpoint,
-        fault::Fault,
         staging::{Load, Slots, Staging, Use},
         tuning::RESERVE_BYTES,
     },

@@ -1,11 +1,7 @@
 //! Ending a group from any thread.
 
-use super::{
-    abort::{Abort, Reason},
-    fault::Fault,
-    state::GroupState,
-};
-use crate::shm::records::Generation;
+use super::abort::{Abort, Fault, Reason};
+use crate::{group::state::GroupState, shm::records::Generation};
 use std::{ops::Range, sync::Arc, time::Duration};
 
 /// Ends a group from any thread, without waiting.
