@@ -5,13 +5,13 @@ use super::{
     end::abort::{Abort, Fault, Reason},
     end::aborter::Aborter,
     end::witness::Witness,
-    keep_waiting::KeepWaiting,
     mail::Mail,
     plan::{Path, SLOTS, Topology},
     posted::{PostedCall, Unsettled},
     scratch::Addresses,
     staging::Staging,
     state::GroupState,
+    waiting::KeepWaiting,
 };
 use crate::{
     shm::{

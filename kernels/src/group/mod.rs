@@ -58,7 +58,6 @@
 //!   have left. The owner word of an area counts its groups, so a claim that expects an outdated
 //!   word fails.
 
-pub mod tuning;
 mod slot_swap;
 pub mod plan;
 pub mod measured;
@@ -76,7 +75,6 @@ mod peers;
 mod mail;
 mod words;
 mod endpoint;
-mod keep_waiting;
 mod waiting;
 mod renewal;
 mod disagreement;
@@ -91,8 +89,8 @@ mod lies;
 
 pub use end::{Abort, Aborter, End, Fault, LastCall, Reason, Witness};
 pub use endpoint::Endpoint;
-pub use keep_waiting::KeepWaiting;
 pub use mail::{Deadline, Envelope, Finish, Mail, MailFault};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted::PostedCall;
+pub use waiting::KeepWaiting;

@@ -6,7 +6,6 @@ use super::{
     plan::{self, BORDER_BYTES, chunks, pieces},
     scratch::{Data, Source},
     staging::Slots,
-    tuning::SURE_BYTES,
 };
 use crate::{
     cpu::{
@@ -21,6 +20,10 @@ use crate::{
 };
 use consonance_spec::DType;
 use std::{ops::Range, ptr};
+
+/// Bytes of a result of a size that peers announce which are allocated without asking the system
+/// for free memory: any process has as much.
+const SURE_BYTES: usize = 16 << 20;
 
 /// Every rank's data in a [`published`](crate::group::Endpoint::published) step, or the part of it
 /// that can be read now. Elements beyond that part are left for the next call of the step's work.

@@ -4,7 +4,6 @@
 //! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
 //! a step choose the same protocol.
 
-use super::tuning::CHUNK_BYTES;
 use crate::{
     cpu::reduce::Reducer,
     digest::digest_counts,
@@ -24,6 +23,10 @@ pub(crate) const SLOTS: usize = 4;
 /// Borders between ranks' blocks, and between staged slices, are multiples of this, so that no two
 /// ranks write the same pair of cache lines.
 pub(crate) const BORDER_BYTES: usize = 128;
+
+/// Bytes of one buffer that a rank processes between two checks of the abort word: with many
+/// inputs, at memory speed, still well under a millisecond.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// A kind of step, with the parameters that protocol selection depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,9 @@ use super::{plan::SLOTS, slot_swap};
 use crate::shm::{Area, records::Generation};
 use std::{ops::Range, ptr};
 
+/// Bytes of staging that are reserved at a time.
+pub(super) const RESERVE_BYTES: usize = 64 << 10;
+
 /// The use of a staging slot.
 ///
 /// Ranks that do not make the same call stage their data before they know it, each as its own call

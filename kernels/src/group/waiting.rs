@@ -3,7 +3,6 @@
 use super::{
     end::abort::{Abort, Fault, Reason},
     endpoint::Endpoint,
-    keep_waiting::ASKS_EVERY,
 };
 use crate::{
     shm::records::RankRecord,
@@ -11,8 +10,15 @@ use crate::{
 };
 use std::{
     iter,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Whether a wait goes on.
+pub type KeepWaiting = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How long a wait sleeps before it asks: a user who interrupts it does not notice the delay.
+const ASKS_EVERY: Duration = Duration::from_millis(100);
 
 impl Endpoint {
     /// Waits until `ready` holds for every peer's record, at most for the rest of the call's

@@ -3,7 +3,7 @@
 
 use crate::{
     digest::digest_counts,
-    group::{end::abort::Fault, endpoint::Endpoint, plan::Chunking, tuning::RESERVE_BYTES},
+    group::{end::abort::Fault, endpoint::Endpoint, plan::Chunking, staging::RESERVE_BYTES},
     shm::{
         GroupId, Segment, Shape,
         call_log::Outcome,

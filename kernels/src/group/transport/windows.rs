@@ -53,8 +53,7 @@ use crate::{
     group::{
         end::abort::Fault,
         endpoint::Endpoint,
-        staging::{Load, Slots, Staging, Use},
-        tuning::RESERVE_BYTES,
+        staging::{Load, RESERVE_BYTES, Slots, Staging, Use},
     },
     shm::records::Generation,
     sync::atomics::Ordering,
