@@ -37,7 +37,7 @@ const ALLOWED: [(&str, &[&str], &str); 50] = [
     ("group/calls.rs", &["divided_on_stage"], "joined: up to `PLAIN_BYTES`"),
     ("group/disagreement.rs", &[], "a text"),
     ("group/endpoint.rs", &[], "the endpoints of a new group"),
-    ("group/fault.rs", &[], "a list of ranks"),
+    ("group/end/abort.rs", &[], "a list of ranks"),
     ("group/mail/incoming.rs", &["add", "begin", "deliver_own", "withdraw"], "queues of requests and messages"),
     ("group/mail/incoming.rs", &["end_all", "end_late"], "lists of requests and ranks"),
     ("group/mail/mailbox.rs", &["late"], "a list of ranks"),
