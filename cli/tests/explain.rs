@@ -11,7 +11,7 @@ use consonance_cli::{
 };
 use consonance_harness::counted::pair_of_processes;
 use consonance_kernels::{
-    group::plan::{Step, Targets},
+    group::plan::{StepKind, Targets},
     shm::Segment,
 };
 use serde_json::Value;
@@ -49,14 +49,14 @@ fn call(rank: &mut Communicator, case: &Case) {
 }
 
 /// Returns how memory is shared in a step, as ranks note it in the log of their last calls.
-fn noted(step: Step) -> u32 {
+fn noted(step: StepKind) -> u32 {
     match step {
-        Step::Exchange => 0,
-        Step::Published(_) => 1,
-        Step::Divided { targets: Targets::All, .. } => 2,
-        Step::Divided { targets: Targets::Own, .. } => 3,
-        Step::Divided { targets: Targets::Root(_), .. } => 4,
-        Step::Message => 5,
+        StepKind::Exchange => 0,
+        StepKind::Published(_) => 1,
+        StepKind::Divided { targets: Targets::All, .. } => 2,
+        StepKind::Divided { targets: Targets::Own, .. } => 3,
+        StepKind::Divided { targets: Targets::Root(_), .. } => 4,
+        StepKind::Message => 5,
     }
 }
 
@@ -92,7 +92,7 @@ fn ranks_note_the_step_that_is_explained() {
                 // Data with counts have numbers of their own.
                 let expected = if collective == Collective::AllToAllV {
                     8
-                } else if collective.is_ragged() && explanation.step == Step::Message {
+                } else if collective.is_ragged() && explanation.step == StepKind::Message {
                     7
                 } else {
                     noted(explanation.step)

@@ -48,7 +48,7 @@ impl Traced {
     fn run() -> ! {
         let shape = Shape::new(2, Shape::STAGING_BYTES).expect("a shape");
         let segment = Arc::new(Segment::create(shape, GROUP).expect("a segment"));
-        let barrier = |seat: &mut Endpoint| _ = seat.exchange(&Signature::new(Kind::Barrier), None);
+        let barrier = |seat: &mut Endpoint| _ = seat.step(&Signature::new(Kind::Barrier)).exchange(None);
         let mut seats = Endpoint::in_segment(&segment, 0..2, 1, &[], Duration::from_secs(600));
         thread::scope(|scope| {
             for seat in &mut seats {

@@ -10,7 +10,7 @@ use consonance_harness::{
 };
 use consonance_kernels::{
     digest::mix,
-    group::plan::{Chunking, Protocol, Step, Targets, Topology},
+    group::plan::{Chunking, Protocol, StepKind, Targets, Topology},
     tuning::Tuning,
 };
 use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
@@ -122,7 +122,7 @@ fn no_border_is_left_out() {
     let threads = Topology { ranks: 2, slot_bytes: None, reads: false, tuning: &Tuning::DEFAULT };
     let slots = [64 << 10, 1 << 10].map(|bytes| Topology { ranks: 3, slot_bytes: Some(bytes), ..threads });
     for topology in [threads].into_iter().chain(slots) {
-        let divided = |targets| Step::Divided { targets, input_size: 1, output_size: 1 };
+        let divided = |targets| StepKind::Divided { targets, input_size: 1, output_size: 1 };
         let [to_all, to_one] = [Targets::All, Targets::Root(0)].map(divided);
         let way = |bytes: usize| {
             let steps =
@@ -196,7 +196,7 @@ fn random_calls_pass_through_several_windows() {
     });
     let has_windows = |call: &Collective| {
         let bytes = (0..2).map(|rank| call.counts.of(rank, 0)).max().unwrap_or(0) * call.dtype.size();
-        let divided = Step::Divided { targets: Targets::All, input_size: 1, output_size: 1 };
+        let divided = StepKind::Divided { targets: Targets::All, input_size: 1, output_size: 1 };
         let windows = match topology.protocol(divided, bytes, false) {
             Protocol::Staged(windows) | Protocol::TwoShot(windows) => windows.count,
             Protocol::Inline | Protocol::Message | Protocol::InPlace | Protocol::ProcessRead => 1,

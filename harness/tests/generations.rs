@@ -98,7 +98,7 @@ fn call(endpoint: &mut Endpoint, value: u64, timeout: Duration) -> Told<u64> {
         };
         (0..ranks).map(value).collect::<Result<Vec<u64>, Fault>>()
     };
-    match endpoint.exchange(&signature, Some(own.as_slice().into())).and_then(values) {
+    match endpoint.step(&signature).exchange(Some(own.as_slice().into())).and_then(values) {
         Ok(values) => Told::Result(values),
         Err(fault) => told(fault),
     }

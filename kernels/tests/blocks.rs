@@ -35,7 +35,7 @@ fn exchange(endpoint: &mut Endpoint, counts: impl Fn(usize, usize) -> usize) {
         })
     };
     let chunking = Chunking::blocks(size, size * largest * size_of::<u32>());
-    let done = endpoint.published_in_blocks(&signature, send.as_slice().into(), &sent, chunking, collect);
+    let done = endpoint.step(&signature).published_in_blocks(send.as_slice().into(), &sent, chunking, collect);
     done.expect("all ranks call the same");
     assert!(recv == expected, "rank {rank} of {size}, {sent:?}");
 }
@@ -65,7 +65,7 @@ fn exchange_unknown(endpoint: &mut Endpoint, counts: impl Fn(usize, usize) -> us
         Ok::<_, Fault>(())
     };
     let is_published = if rides(rank) {
-        let payloads = endpoint.exchange_with_words(&signature, &words, send.as_slice().into()).unwrap();
+        let payloads = endpoint.step(&signature).exchange_with_words(&words, send.as_slice().into()).unwrap();
         check(&payloads).unwrap();
         if !ranks().all(rides) {
             return;
@@ -86,7 +86,8 @@ fn exchange_unknown(endpoint: &mut Endpoint, counts: impl Fn(usize, usize) -> us
             })
         };
         endpoint
-            .published_with_words(&signature, &words, (send.as_slice().into(), &sent(rank)), agree, collect)
+            .step(&signature)
+            .published_with_words(&words, (send.as_slice().into(), &sent(rank)), agree, collect)
             .unwrap()
     };
     assert_eq!(is_published, ranks().all(|from| rides(from) == rides(rank)));

@@ -40,7 +40,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
             })
         };
         let send = Some(own.as_slice().into());
-        watched(kind.name(), || endpoint.published(&signature(kind), send, chunking, copy))
+        watched(kind.name(), || endpoint.step(&signature(kind)).published(send, chunking, copy))
             .expect("both ranks call the same");
         let expected = (0..2).flat_map(|peer| std::iter::repeat_n(peer as f32, count));
         assert!(expected.eq(all.iter().copied()), "{kind:?} of {count} elements");
@@ -53,7 +53,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
         let signature = signature(Kind::AllGather);
         watched("inline payloads", || {
             let payloads =
-                endpoint.exchange(&signature, Some(own.as_slice().into())).expect("both ranks call the same");
+                endpoint.step(&signature).exchange(Some(own.as_slice().into())).expect("both ranks call the same");
             payloads.copy(1 - rank, 0, &mut (&mut all[..count]).into()).expect("as many elements");
         });
         assert!(all[..count].iter().all(|&number| number == (1 - rank) as f32));
@@ -61,7 +61,7 @@ fn calls(endpoint: &mut Endpoint, count: usize) {
     let sum = Reducer::new(ReduceOp::Sum, dtype).expect("floats have sums");
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce) };
     let (send, recv) = (Some(own.as_slice().into()), Some((&mut all[..count]).into()));
-    watched("all_reduce", || endpoint.divided(&signature, &sum, send, recv, Targets::All))
+    watched("all_reduce", || endpoint.step(&signature).divided(&sum, send, recv, Targets::All))
         .expect("both ranks call the same");
     assert!(all[..count].iter().all(|&number| number == 1.0));
 }

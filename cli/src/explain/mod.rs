@@ -18,7 +18,7 @@ use crate::bench::{
 use consonance_kernels::{
     cpu::{isa::Isa, reduce::Reducer},
     digest::digest_counts,
-    group::plan::{Chunking, Protocol, Step, Targets, Topology, Windows},
+    group::plan::{Chunking, Protocol, StepKind, Targets, Topology, Windows},
 };
 use consonance_spec::{Extent, Flow, Signature, Work};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub struct Explanation {
     /// The question, with the count.
     pub question: Question,
     /// The step that executes the call.
-    pub step: Step,
+    pub step: StepKind,
     /// The protocol of its data.
     pub protocol: Protocol,
     /// The instruction set of the kernel that reduces, if the call reduces.
@@ -133,7 +133,7 @@ impl Question {
     }
 
     /// Returns the step of the call, and the protocol of its data.
-    fn way(&self, topology: &Topology) -> Result<(Step, Protocol), BenchError> {
+    fn way(&self, topology: &Topology) -> Result<(StepKind, Protocol), BenchError> {
         let Case { collective, ranks, in_place, dtype, .. } = self.case;
         let (kind, all) = (collective.kind(), self.case.bytes());
         let has_counts = collective.is_ragged() && kind.has_root();
@@ -158,7 +158,7 @@ impl Question {
                 let chunking = Chunking::blocks(ranks, ranks * largest);
                 // Each rank tells what it sends to each and receives from each.
                 let rides = topology.rides_before(2 * ranks, all);
-                (if rides { Step::Exchange } else { Step::Published(chunking) }, all)
+                (if rides { StepKind::Exchange } else { StepKind::Published(chunking) }, all)
             }
             (Flow::Everyone, _, Extent::Parts) => (topology.moving(all, Chunking::blocks(ranks, all)), all),
             (Flow::Everyone, Work::Moves, Extent::Whole) => (topology.gathering(parts(0..ranks)), parts(0..ranks)),
@@ -241,10 +241,10 @@ impl Explanation {
         match (self.protocol, self.step) {
             (Protocol::Inline, _) => "the data are in the call descriptors",
             (Protocol::Message, _) => "the data are in the call descriptors; who gives them does not wait",
-            (Protocol::InPlace, Step::Divided { .. }) => "each rank reduces its block into all outputs",
+            (Protocol::InPlace, StepKind::Divided { .. }) => "each rank reduces its block into all outputs",
             (Protocol::InPlace, _) => "each rank reads the data it needs in place",
             (Protocol::ProcessRead, _) => "process_vm_readv copies the data that each rank needs",
-            (Protocol::Staged(_), Step::Divided { .. }) => "copy in, then each rank reduces the part that it needs",
+            (Protocol::Staged(_), StepKind::Divided { .. }) => "copy in, then each rank reduces the part that it needs",
             (Protocol::Staged(_), _) => "copy in, then each rank reads the part that it needs",
             (Protocol::TwoShot(_), _) => "copy in, reduce own block, copy the result in for receivers",
         }

@@ -3,7 +3,7 @@
 use crate::bench::case::{Case, Collective};
 use consonance_kernels::{
     cpu::cache_hints,
-    group::plan::{Protocol, Step},
+    group::plan::{Protocol, StepKind},
 };
 use consonance_spec::traffic::Role;
 
@@ -24,7 +24,7 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the traffic of the rank that moves most. Among equals, of the rank that exchanges
     /// most with others.
-    pub(super) fn most(case: &Case, step: Step, protocol: Protocol) -> Traffic {
+    pub(super) fn most(case: &Case, step: StepKind, protocol: Protocol) -> Traffic {
         let of = |rank| Traffic::of(case, step, protocol, rank);
         // `max_by_key` returns the last of equal maxima, which is the lowest rank in this order.
         (0..case.ranks)
@@ -47,7 +47,7 @@ impl Traffic {
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)
     }
 
-    fn of(case: &Case, step: Step, protocol: Protocol, rank: usize) -> Traffic {
+    fn of(case: &Case, step: StepKind, protocol: Protocol, rank: usize) -> Traffic {
         let Role { contributed, needed, kept, result } = case.data(rank).role();
         let [contributed, needed, kept, result] =
             [contributed, needed, kept, result].map(|elements| elements * case.dtype.size());
@@ -60,7 +60,7 @@ impl Traffic {
                 (contributed + needed, contributed + result, 128 * (ranks - 1))
             }
             // Each rank reduces one block of all inputs into all outputs that need it.
-            (Protocol::InPlace, Step::Divided { .. }) => {
+            (Protocol::InPlace, StepKind::Divided { .. }) => {
                 let written = if case.collective == Collective::AllReduce { contributed } else { block };
                 let other = if case.collective == Collective::AllReduce { written - block } else { 0 };
                 (contributed, written, contributed - block + other)
@@ -112,14 +112,14 @@ mod tests {
             let Traffic { read, written, across, .. } = Traffic::most(&case(collective), step, protocol);
             (read, written, across)
         };
-        let all = Step::divided(&reducer, Targets::All);
+        let all = StepKind::divided(&reducer, Targets::All);
         // One pass over all buffers.
         assert_eq!(most(Collective::AllReduce, all, Protocol::InPlace), (4000, 4000, 6000));
         // Three quarters are staged, one quarter of each input is reduced, three quarters are
         // copied.
         assert_eq!(most(Collective::AllReduce, all, Protocol::TwoShot(windows)), (10_000, 8000, 6000));
         assert_eq!(most(Collective::AllReduce, all, Protocol::Staged(windows)), (20_000, 8000, 12_000));
-        let published = Step::Published(Chunking::WHOLE);
+        let published = StepKind::Published(Chunking::WHOLE);
         assert_eq!(most(Collective::AllGather, published, Protocol::InPlace), (3000, 3000, 3000));
         assert_eq!(most(Collective::AllGather, published, Protocol::Staged(windows)), (4000, 4000, 3000));
         assert_eq!(most(Collective::Broadcast, published, Protocol::Staged(windows)), (4000, 4000, 4000));

@@ -13,7 +13,7 @@ use crate::{
 use consonance::{Communicator, Error, Implementation, Strategy};
 use consonance_kernels::{
     digest::digest_counts,
-    group::plan::{Chunking, Step, Topology},
+    group::plan::{Chunking, StepKind, Topology},
 };
 use consonance_spec::{
     Kind, Signature,
@@ -151,8 +151,9 @@ fn may_go_on(communicator: &Communicator, call: &Collective) -> bool {
     let bytes = elements * call.dtype.size();
     let detail = counts.map_or(0, digest_counts);
     let signature = Signature { detail, ..Signature::new(call.kind) };
-    let is_message =
-        |topology: Topology| topology.one_way(&signature, counts, bytes, Chunking::one_way(bytes, 1)) == Step::Message;
+    let is_message = |topology: Topology| {
+        topology.one_way(&signature, counts, bytes, Chunking::one_way(bytes, 1)) == StepKind::Message
+    };
     takes_part
         && ending::is_told_late(call.kind, rank == call.root)
         && communicator.topology(None).is_some_and(is_message)

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 18] = [
+pub const FILES: [(&str, &str); 17] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
@@ -18,17 +18,16 @@ pub const FILES: [(&str, &str); 18] = [
     ("group/state.rs", include_str!("../../src/group/state.rs")),
     ("group/chains.rs", include_str!("../../src/group/chains.rs")),
     ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
-    ("group/waiting.rs", include_str!("../../src/group/waiting.rs")),
-    ("group/message.rs", include_str!("../../src/group/message.rs")),
-    ("group/renewal.rs", include_str!("../../src/group/renewal.rs")),
+    ("group/member.rs", include_str!("../../src/group/member.rs")),
+    ("group/waiter.rs", include_str!("../../src/group/waiter.rs")),
+    ("group/meeting.rs", include_str!("../../src/group/meeting.rs")),
     ("group/mail/ring.rs", include_str!("../../src/group/mail/ring.rs")),
     ("group/mail/refusals.rs", include_str!("../../src/group/mail/refusals.rs")),
     ("group/mail/outgoing.rs", include_str!("../../src/group/mail/outgoing.rs")),
     ("group/mail/incoming.rs", include_str!("../../src/group/mail/incoming.rs")),
     ("group/mail/mailbox.rs", include_str!("../../src/group/mail/mailbox.rs")),
-    ("group/transport/in_place.rs", include_str!("../../src/group/transport/in_place.rs")),
-    ("group/transport/staged.rs", include_str!("../../src/group/transport/staged.rs")),
-    ("group/transport/windows.rs", include_str!("../../src/group/transport/windows.rs")),
+    ("group/sharing.rs", include_str!("../../src/group/sharing.rs")),
+    ("group/staging/mod.rs", include_str!("../../src/group/staging/mod.rs")),
 ];
 
 /// A line of the protocol's text.

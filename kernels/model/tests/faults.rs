@@ -34,21 +34,21 @@ const FOUND_BY: [(&str, &str); 22] = [
 /// Ends of synchronisations without which no scenario fails, and the reasons: mostly a fence that
 /// is there for another synchronisation has the same effect.
 const COVERED: [(&str, &str, &str); 6] = [
-    ("group/renewal.rs", "counters.idle.store(", "the rank's last arrival was followed by the fence of `wake`"),
+    ("group/waiter.rs", "counters.idle.store(", "the rank's last arrival was followed by the fence of `wake`"),
     (
-        "group/renewal.rs",
+        "group/waiter.rs",
         "counters.generation.store(",
         "its last `say_read` was followed by the fence of `wake`, or its abort by one",
     ),
     (
-        "group/transport/staged.rs",
+        "group/member.rs",
         "fence(Ordering::Acquire",
         "no scenario reads in heaps what may be torn and is then thrown away",
     ),
     ("group/mail/mailbox.rs", "fence(Ordering::SeqCst); // polled", "the ranks of the model do not poll"),
     (
         "group/call_context.rs",
-        "locals.inside(rank).store(0",
+        "locals.inside(member.world.rank()).store(0",
         "in the model nobody of a segment's group enters the memory of others",
     ),
     (
@@ -60,7 +60,7 @@ const COVERED: [(&str, &str, &str); 6] = [
 
 /// Ends for which another scenario fails than for the other ends of the same name.
 const FOUND_ELSEWHERE: [(&str, &str, &str); 1] =
-    [("group/transport/in_place.rs", "counters.inside.load(", "divided in heaps, deadline")];
+    [("group/sharing.rs", "counters.inside.load(", "divided in heaps, deadline")];
 
 fn covered() -> Vec<SourceLine> {
     COVERED.iter().map(|(file, text, _)| SourceLine::with(file, text)).collect()
@@ -112,63 +112,51 @@ fn waits_for_the_wrong_state_are_found() {
         ("a cell is said to be read too early", "group/mail/ring.rs", "ends.reader.read.store(", 1, "messages"),
         ("a cell is said to be full too early", "group/mail/ring.rs", "cell.full.store(", 1, "messages"),
         ("a sleeper is not signalled", "group/mail/mailbox.rs", "awaits_mail.load(", -1, "messages"),
-        ("a rank gives a message too early", "group/message.rs", "descriptor.sequence.load(", 4, "one way"),
-        ("a mismatch is judged too early", "group/message.rs", "descriptor.sequence.load(", 4, "one way, mismatch"),
+        ("a rank gives a message too early", "group/meeting.rs", "descriptor.sequence.load(", 4, "one way"),
+        ("a mismatch is judged too early", "group/meeting.rs", "descriptor.sequence.load(", 4, "one way, mismatch"),
         (
             "a peer is taken to have come that has not",
-            "group/message.rs",
+            "group/meeting.rs",
             "descriptor.sequence.load(",
             4,
             "one way, deadline",
         ),
-        ("ranks depart while one is still at work", "group/transport/in_place.rs", "counters.done.load(", 1, "divided"),
-        (
-            "a slot is staged again a window too early",
-            "group/transport/windows.rs",
-            "counters.read.load(",
-            1,
-            "windows",
-        ),
-        (
-            "a window is said to be read before it is",
-            "group/transport/windows.rs",
-            "counters.read.store(",
-            1,
-            "windows",
-        ),
+        ("ranks depart while one is still at work", "group/sharing.rs", "counters.done.load(", 1, "divided"),
+        ("a slot is staged again a window too early", "group/staging/mod.rs", "counters.read.load(", 1, "windows"),
+        ("a window is said to be read before it is", "group/staging/mod.rs", "counters.read.store(", 1, "windows"),
         (
             "the only reader says too early that it has read",
-            "group/transport/windows.rs",
+            "group/staging/mod.rs",
             "counters.read.store(",
             1,
             "windows of one rank",
         ),
         (
             "the only rank with data stages a window too early",
-            "group/transport/windows.rs",
+            "group/staging/mod.rs",
             "counters.read.load(",
             1,
             "windows of one rank",
         ),
         (
             "the only reader does not wait for a window",
-            "group/transport/windows.rs",
+            "group/staging/mod.rs",
             "counters.staged.load(",
             1,
             "windows of one rank",
         ),
-        ("a window is read before it is staged", "group/transport/windows.rs", "counters.staged.load(", 1, "windows"),
+        ("a window is read before it is staged", "group/staging/mod.rs", "counters.staged.load(", 1, "windows"),
         (
             "a result is read before it is folded",
-            "group/transport/windows.rs",
+            "group/staging/mod.rs",
             "counters.folded.load(",
             1,
             "windows, divided",
         ),
-        ("what a peer reads is written again", "group/transport/windows.rs", "counters.read.load(", 1, "read directly"),
+        ("what a peer reads is written again", "group/staging/mod.rs", "counters.read.load(", 1, "read directly"),
         (
             "a rank begins a generation alone",
-            "group/renewal.rs",
+            "group/waiter.rs",
             "counters.generation.load(",
             1,
             "windows, failure, next generation",
@@ -177,17 +165,11 @@ fn waits_for_the_wrong_state_are_found() {
         (
             "nobody is ever in a heap",
             "group/call_context.rs",
-            "records()[rank].counters.inside.store(1",
+            "record().counters.inside.store(1",
             -1,
             "divided in heaps, deadline",
         ),
-        (
-            "nobody is seen in a heap",
-            "group/transport/in_place.rs",
-            "counters.inside.load(",
-            -1,
-            "divided in heaps, deadline",
-        ),
+        ("nobody is seen in a heap", "group/sharing.rs", "counters.inside.load(", -1, "divided in heaps, deadline"),
         ("the dead are taken to have left", "group/state.rs", "let left = counters.left.load(", 1, "windows, death"),
         ("a deadline names the next rank of a chain", "group/chains.rs", "sleeper.blocker.load(", -3, "chain of waits"),
         (

@@ -1,22 +1,17 @@
 //! The step that a rank is in, and its access to others' memory.
 
-use super::{
-    end::abort::{Abort, Fault, Reason},
-    state::GroupState,
-};
+use super::{end::abort::Fault, member::Member};
 use crate::{
     os::process_memory::Unread,
-    shm::records::{CallDescriptor, Generation},
+    shm::records::CallDescriptor,
     sync::atomics::{Ordering, fence},
 };
-use consonance_spec::{DType, Kind, World};
+use consonance_spec::{DType, Kind};
 
 /// The step that a rank is in: all ranks have arrived, and agree on the call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallContext<'s> {
-    pub(crate) state: &'s GroupState,
-    pub(crate) world: World,
-    pub(crate) generation: Generation,
+    pub(crate) member: &'s Member,
     pub(crate) sequence: u64,
     pub(crate) kind: Kind,
     /// The element type on which all ranks agree, if data move.
@@ -26,14 +21,20 @@ pub(crate) struct CallContext<'s> {
 }
 
 impl<'s> CallContext<'s> {
-    pub(super) fn descriptor(self, rank: usize) -> &'s CallDescriptor {
-        self.state.records()[rank].descriptor(self.sequence)
+    /// Returns this rank.
+    #[inline]
+    pub(super) fn rank(self) -> usize {
+        self.member.world.rank()
     }
 
-    /// Ends the group because `rank` wrote values that no correct rank writes. Between threads this
-    /// would be a fault of this program.
-    pub(crate) fn nonsense(self, rank: usize) -> Fault {
-        corrupt(self.state, self.generation, rank)
+    /// Returns the number of ranks.
+    #[inline]
+    pub(super) fn ranks(self) -> usize {
+        self.member.world.size()
+    }
+
+    pub(super) fn descriptor(self, rank: usize) -> &'s CallDescriptor {
+        self.member.records()[rank].descriptor(self.sequence)
     }
 
     /// Returns the fault for memory of `rank` that was not read.
@@ -41,7 +42,7 @@ impl<'s> CallContext<'s> {
         match why {
             // The watcher of the processes reports its end: the endpoint waits for that.
             Unread::Gone => Fault::Missing(vec![rank]),
-            Unread::Refused => self.nonsense(rank),
+            Unread::Refused => self.member.corrupt(rank),
         }
     }
 
@@ -53,45 +54,32 @@ impl<'s> CallContext<'s> {
         if !self.enters {
             return Ok(Inside(None));
         }
-        let inside = Inside(Some(self));
-        let rank = self.world.rank();
-        self.state.records()[rank].counters.inside.store(1, Ordering::Relaxed);
-        if let Some(locals) = self.state.locals() {
-            locals.inside(rank).store(1, Ordering::Relaxed);
+        let inside = Inside(Some(self.member));
+        self.member.record().counters.inside.store(1, Ordering::Relaxed);
+        if let Some(locals) = self.member.state.locals() {
+            locals.inside(self.rank()).store(1, Ordering::Relaxed);
         }
-        // SYNC POINT abort: pairs with the fence of a rank that leaves (`transport/in_place.rs`).
+        // SYNC POINT abort: pairs with the fence of a rank that leaves (`sharing.rs`).
         fence(Ordering::SeqCst);
-        match self.state.aborted(self.generation) {
+        match self.member.aborted() {
             Some(abort) => Err(Fault::Aborted(abort)),
             None => Ok(inside),
         }
     }
 }
 
-/// Ends the group because `rank` wrote values that no correct rank writes. If the group has ended
-/// already, returns that end: a rank that was told of it may have freed memory that this one still
-/// reads.
-pub(super) fn corrupt(state: &GroupState, generation: Generation, rank: usize) -> Fault {
-    if let Some(abort) = state.aborted(generation) {
-        return Fault::Aborted(abort);
-    }
-    state.abort(generation, Abort { rank, reason: Reason::Failure });
-    Fault::CorruptPeer(rank)
-}
-
 /// Marks this rank as inside a chunk of others' memory, until it is dropped.
-pub(crate) struct Inside<'s>(Option<CallContext<'s>>);
+pub(crate) struct Inside<'s>(Option<&'s Member>);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        if let Some(context) = self.0 {
-            let rank = context.world.rank();
+        if let Some(member) = self.0 {
             // SYNC POINT inside: the reads and writes of this chunk happen before the leaving
-            // rank's return; pairs with `transport/in_place.rs`.
-            context.state.records()[rank].counters.inside.store(0, Ordering::Release);
-            if let Some(locals) = context.state.locals() {
+            // rank's return; pairs with `sharing.rs`.
+            member.record().counters.inside.store(0, Ordering::Release);
+            if let Some(locals) = member.state.locals() {
                 // SYNC POINT inside: the same, for threads of this process.
-                locals.inside(rank).store(0, Ordering::Release);
+                locals.inside(member.world.rank()).store(0, Ordering::Release);
             }
         }
     }

@@ -1,66 +1,36 @@
 //! One rank's place in a group.
 
 use super::{
-    call_context::{CallContext, corrupt},
-    end::abort::{Abort, Fault, Reason},
-    end::aborter::Aborter,
-    end::witness::Witness,
+    end::{abort::Fault, aborter::Aborter, witness::Witness},
     mail::Mail,
-    plan::{Path, SLOTS, Topology},
-    posted::{PostedCall, Unsettled},
-    scratch::Addresses,
-    staging::Staging,
-    state::GroupState,
-    waiting::KeepWaiting,
+    member::Member,
+    participant::Participant,
+    plan::{Path, Topology},
+    posted_call::PostedCall,
+    state::{GroupState, Key},
+    step::Step,
+    waiter::{KeepWaiting, Waiter},
 };
 use crate::{
+    memory::HostMemory,
     shm::{
-        Segment,
-        call_log::Outcome,
-        records::{CallDescriptor, FIRST_BYTES, Generation, PAYLOAD_BYTES},
+        Area, Segment,
+        records::{FIRST_BYTES, Generation, PAYLOAD_BYTES},
     },
     tuning::Tuning,
 };
-use consonance_spec::{Signature, World};
-use std::{cell::Cell, io, ops::Range, sync::Arc, time::Duration};
+use consonance_spec::{DType, Signature, World};
+use std::{io, ops::Range, sync::Arc, time::Duration};
 
 /// One rank's place in a group: the permission to take part as that rank. There is one for each
 /// rank, and it is not cloned.
 pub struct Endpoint {
-    pub(crate) state: Arc<GroupState>,
-    pub(crate) world: World,
-    pub(crate) generation: Generation,
-    pub(crate) sequence: u64,
-    /// The knobs of the group.
-    pub(super) tuning: &'static Tuning,
-    /// A rank that left: no further step is possible, and this rank's descriptors are not written
-    /// again.
-    pub(super) left: Option<usize>,
-    /// The ranks of this process for which this rank does not wait while they are idle.
-    pub(super) company: Range<usize>,
-    pub(super) timeout: Duration,
-    /// How long this call has slept while it waited for peers.
-    pub(super) slept: Cell<Duration>,
-    /// How the data of the last step went that shared memory, until somebody asks.
-    pub(crate) path: Cell<Option<Path>>,
-    pub(crate) addresses: Addresses,
-    /// Where this rank copies in its data, if its peers cannot read them in place.
-    pub(crate) staging: Option<Staging>,
-    /// The entry of the current call in this rank's call log, if there is one.
-    pub(super) entry_id: u64,
-    /// The last call of this rank, if it has not compared all descriptors of it.
-    pub(super) unsettled: Option<Unsettled>,
-    /// The calls of all ranks, if they differ and a rank has left the call before all arrived: of
-    /// this call, and of an earlier call of which this rank was not told yet.
-    pub(super) differing: Option<Vec<PostedCall>>,
-    pub(super) differing_late: Option<Vec<PostedCall>>,
+    pub(crate) participant: Participant,
     mail: Option<Mail>,
-    /// What a wait of this rank asks now and then.
-    pub(super) keep_waiting: Option<KeepWaiting>,
 }
 
 impl Endpoint {
-    /// Limit on the bytes of an inline payload of [`Endpoint::exchange`].
+    /// Limit on the bytes of an inline payload of [`Step::exchange`].
     pub const PAYLOAD_BYTES: usize = PAYLOAD_BYTES;
 
     /// Returns the endpoints of a new group of `size` threads, in rank order.
@@ -71,7 +41,7 @@ impl Endpoint {
         let state = GroupState::new(size);
         (0..size)
             .filter_map(|rank| World::new(rank, size))
-            .map(|world| Endpoint::new(state.clone(), world, Generation::default(), timeout))
+            .map(|world| Endpoint::new(Waiter::new(Member::new(state.clone(), world), timeout)))
             .collect()
     }
 
@@ -94,112 +64,92 @@ impl Endpoint {
         let size = segment.shape().ranks();
         let world = |rank| World::new(rank, size).expect("a rank of the segment");
         local.clone().for_each(|rank| segment.call_log(rank).claim());
-        let endpoint = |rank| Endpoint::only(state.clone(), world(rank), Generation::default(), timeout);
+        let endpoint = |rank| Endpoint::only(Waiter::new(Member::new(state.clone(), world(rank)), timeout));
         local.map(|rank| endpoint(rank).expect("a rank has one endpoint")).collect()
     }
 
     /// Returns the endpoint of this rank in a group of processes; `None` while this process has
     /// another endpoint of the rank there.
-    pub(crate) fn only(
-        state: Arc<GroupState>,
-        world: World,
-        generation: Generation,
-        timeout: Duration,
-    ) -> Option<Endpoint> {
+    fn only(waiter: Waiter) -> Option<Endpoint> {
+        let Member { state, world, .. } = &waiter.member;
         let is_free = state.locals().expect("a group of processes").take_seat(world.rank());
-        is_free.then(|| Endpoint::new(state, world, generation, timeout))
+        is_free.then(|| Endpoint::new(waiter))
     }
 
-    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation, timeout: Duration) -> Endpoint {
-        let addresses = Addresses::new(world.size());
-        let staging = state.segment().map(|(_, area)| Staging::new(area, generation));
-        let (sequence, slept, tuning) = (generation.base(), Cell::default(), state.tuning);
-        state.say_timeout(world.rank(), timeout);
-        Endpoint {
-            state,
-            world,
-            generation,
-            sequence,
-            tuning,
-            left: None,
-            company: 0..0,
-            timeout,
-            slept,
-            path: Cell::default(),
-            addresses,
-            staging,
-            entry_id: 0,
-            unsettled: None,
-            differing: None,
-            differing_late: None,
-            mail: None,
-            keep_waiting: None,
-        }
+    fn new(waiter: Waiter) -> Endpoint {
+        waiter.say_timeout();
+        Endpoint { participant: Participant::new(waiter), mail: None }
+    }
+
+    /// Returns who this rank is.
+    #[inline]
+    pub(crate) fn member(&self) -> &Member {
+        self.participant.member()
     }
 
     /// Returns this rank and the number of ranks.
     pub fn world(&self) -> World {
-        self.world
+        self.member().world
     }
 
     /// Returns the number of steps that this rank has begun.
     pub fn sequence(&self) -> u64 {
-        Generation::number_of(self.sequence)
+        Generation::number_of(self.participant.meeting.sequence)
     }
 
     /// Returns how long a call waits for peers.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.participant.meeting.waiter.timeout()
     }
 
     /// Sets how long a call waits for peers, from the next step on.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        if self.timeout != timeout {
-            self.timeout = timeout;
-            self.state.say_timeout(self.world.rank(), timeout);
-        }
+        self.participant.meeting.waiter.set_timeout(timeout);
     }
 
     /// Asks `ask` about every 100 ms while this rank sleeps in a wait for peers, from the next step
     /// on. If it returns false, the wait ends, and so does the group.
     pub fn keep_waiting(&mut self, ask: KeepWaiting) {
-        self.keep_waiting = Some(ask);
+        self.participant.meeting.waiter.keep_waiting = Some(ask);
     }
 
     /// Begins a call of one or several steps, which together wait for peers no longer than the
     /// timeout.
     pub fn begin_call(&mut self) {
-        self.slept.set(Duration::ZERO);
+        self.participant.meeting.waiter.begin_call();
     }
 
     /// Returns how long the current call, or else the last one, has slept while it waited for
     /// peers.
     pub fn waited(&self) -> Duration {
-        self.slept.get()
-    }
-
-    /// Returns how the data of the last step went, if this was not asked since.
-    pub fn take_path(&self) -> Path {
-        // A step whose data are inline takes no time to say so.
-        self.path.take().unwrap_or(Path::Inline)
+        self.participant.meeting.waiter.waited()
     }
 
     /// Adds a wait in another group to this call's.
     #[inline]
     pub fn add_wait(&mut self, waited: Duration) {
-        self.slept.set(self.slept.get() + waited);
+        self.participant.meeting.waiter.add_wait(waited);
+    }
+
+    /// Returns how the data of the last step went, if this was not asked since.
+    pub fn take_path(&self) -> Path {
+        // A step whose data are inline takes no time to say so.
+        self.participant.path.take().unwrap_or(Path::Inline)
     }
 
     /// Returns a handle that can end the group from any thread.
     pub fn aborter(&self) -> Aborter {
-        Aborter::new(self.state.clone(), self.generation, self.world.rank())
+        Aborter::new(self.member().clone())
+    }
+
+    /// Returns what this rank sees of the others, for reports from any thread.
+    pub fn witness(&self) -> Witness {
+        Witness::new(self.member().clone())
     }
 
     /// Returns the inputs of protocol selection for this group's steps.
     pub fn topology(&self) -> Topology {
-        let slot_bytes = self.staging.as_ref().map(|_| self.slot_bytes());
-        let reads = self.staging.as_ref().is_some_and(Staging::reads);
-        Topology { ranks: self.world.size(), slot_bytes, reads, tuning: self.tuning }
+        self.participant.topology()
     }
 
     /// Returns [`Topology::rides_to_all`]. The fewest bytes need no topology.
@@ -211,87 +161,203 @@ impl Endpoint {
     /// Returns the knobs of the group. Its knobs of processes are those of the time when the group
     /// was made.
     pub fn tuning(&self) -> &'static Tuning {
-        self.tuning
+        self.member().state.tuning
     }
 
-    /// Returns the bytes of a staging slot.
-    pub(crate) fn slot_bytes(&self) -> usize {
-        self.segment().staging_bytes(self.staging().area) / SLOTS
+    /// Allocates `count` elements, all zero, that every rank of this group can read and write in
+    /// place when they are data of a step. Such data need not be copied in.
+    ///
+    /// Memory that peers can write only has types for which every bit pattern is valid: between
+    /// processes, bools get private memory.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory. An error in a process made by `fork` after it joined
+    /// the group.
+    pub fn alloc(&self, dtype: DType, count: usize) -> io::Result<HostMemory> {
+        self.member().alloc(dtype, count)
     }
 
-    pub(super) fn staging(&self) -> &Staging {
-        self.staging.as_ref().expect("an endpoint with a staging")
-    }
-
-    pub(super) fn segment(&self) -> &Segment {
-        self.state.segment().expect("an endpoint with a staging is in a segment").0
-    }
-
-    /// Returns the context of this rank's current step, and the buffers for addresses.
-    pub(crate) fn context(&mut self, signature: &Signature) -> (CallContext<'_>, &mut Addresses) {
-        // A panic in the middle of an earlier step may have left some addresses.
-        self.addresses.sources.clear();
-        self.addresses.targets.clear();
-        let Endpoint { state, world, generation, sequence, staging, addresses, .. } = self;
-        let Signature { kind, dtype, .. } = *signature;
-        let context = CallContext {
-            state,
-            world: *world,
-            generation: *generation,
-            sequence: *sequence,
-            kind,
-            dtype,
-            enters: staging.is_none(),
-        };
-        (context, addresses)
-    }
-
-    /// Returns every rank's descriptor of this step, in rank order.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &CallDescriptor> {
-        self.state.records().iter().map(|record| record.descriptor(self.sequence))
-    }
-
-    /// Checks that a step can begin. Code that touches the group's memory before it arrives calls
-    /// this first.
+    /// Begins a step in which all ranks agree on `signature`.
     #[inline]
-    pub(crate) fn check(&self) -> Result<(), Fault> {
-        if self.state.forked() {
+    pub fn step<'e>(&'e mut self, signature: &'e Signature) -> Step<'e> {
+        Step::new(&mut self.participant, signature)
+    }
+
+    /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,
+    /// and compares their calls. If these differ, [`Endpoint::take_differing_late`] has them; the
+    /// group goes on. Every step does this.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn settle(&mut self) -> Result<(), Fault> {
+        self.participant.meeting.settle()
+    }
+
+    /// Whether this rank has left its last step before all ranks had arrived.
+    pub fn is_unsettled(&self) -> bool {
+        self.participant.meeting.is_unsettled()
+    }
+
+    /// Returns the calls of all ranks, in rank order, if the last step failed with
+    /// [`Fault::Mismatch`] and a rank may have gone on: the ranks make no further step to compare
+    /// them in words.
+    pub fn take_differing(&mut self) -> Option<Vec<PostedCall>> {
+        self.participant.meeting.take_differing()
+    }
+
+    /// Returns the calls of all ranks in an earlier step that this rank had left before all ranks
+    /// arrived, if they differ.
+    pub fn take_differing_late(&mut self) -> Option<Vec<PostedCall>> {
+        self.participant.meeting.take_differing_late()
+    }
+
+    /// Begins the next generation of a group that was ended, unless a process died: waits until
+    /// every rank has done the same. Groups that were split off remain ended. Does nothing if the
+    /// group has not been ended.
+    ///
+    /// # Errors
+    /// See [`Fault`]. On an error the new generation has ended, too, and may be followed by
+    /// another.
+    pub fn renew(&mut self) -> Result<(), Fault> {
+        let Some((abort, next)) = self.participant.meeting.ended()? else { return Ok(()) };
+        self.close_mail(&Fault::Aborted(abort));
+        if let Some(staging) = &mut self.participant.staging {
+            staging.renew(next);
+        }
+        self.participant.meeting.renew(next)
+    }
+
+    /// Announces that this rank, a thread, makes no more calls in this generation: a rank that
+    /// waits for it fails with [`Fault::Left`].
+    ///
+    /// # Panics
+    /// If the group is one of processes.
+    pub fn leave_round(&mut self) {
+        assert!(self.participant.staging.is_none(), "a group of threads");
+        self.close_mail(&Fault::Left(self.world().rank()));
+        self.participant.meeting.leave_round();
+    }
+
+    /// Begins the next generation of a group of threads that was split from none, once all ranks
+    /// have left this one. Returns false if a rank has not left, if there are no more generations,
+    /// or if the group was ended.
+    ///
+    /// # Panics
+    /// If the group is one of processes, or was split from another.
+    pub fn begin_round(&mut self) -> bool {
+        let has_parent = self.member().state.has_parent();
+        assert!(self.participant.staging.is_none() && !has_parent, "a whole group of threads");
+        self.participant.meeting.begin_round()
+    }
+
+    /// Marks this rank idle, or not: an idle rank makes no call before the ranks of `company`, of
+    /// the same process, have ended theirs. A rank of `company` that waits for it fails with
+    /// [`Fault::Left`] instead of timing out.
+    pub fn set_idle(&mut self, company: Range<usize>, idle: bool) {
+        self.participant.meeting.waiter.set_idle(company, idle);
+    }
+
+    /// Returns this rank's endpoint in the group of it and `peer`. Both must call this, once in a
+    /// generation. No rank waits. The new group ends when this one does.
+    ///
+    /// # Panics
+    /// If `peer` is this rank, or this rank has its endpoint in that group already.
+    pub fn pair(&self, peer: usize) -> Result<Endpoint, Fault> {
+        let member = self.member();
+        let rank = member.world.rank();
+        assert_ne!(peer, rank, "a pair of two");
+        if member.state.forked() {
             return Err(Fault::Forked);
         }
-        if let Some(abort) = self.state.aborted(self.generation) {
-            return Err(Fault::Aborted(abort));
-        }
-        self.left.map_or(Ok(()), |rank| Err(Fault::Left(rank)))
-    }
-
-    /// Logs how this rank's call ended.
-    #[inline]
-    pub(crate) fn note(&self, outcome: Outcome) {
-        self.note_of(self.entry_id, outcome);
-    }
-
-    /// Logs how the call of this entry ended.
-    #[inline]
-    pub(super) fn note_of(&self, entry_id: u64, outcome: Outcome) {
-        if let Some(call_log) = self.state.call_log(self.world.rank()) {
-            call_log.end(entry_id, outcome);
+        let members = [rank.min(peer), rank.max(peer)];
+        let key = Key::Pair(member.generation.0, members[0], members[1]);
+        match member.state.segment() {
+            None => Ok(self.subgroup(key, &members)),
+            Some((segment, area)) => {
+                let area = segment.pair(area, members[0], members[1]);
+                segment.reserve_area(area).map_err(|error| member.no_memory(segment.area_bytes(area), &error))?;
+                Ok(self.seat_in(area, member.generation, &members).expect("a rank has one endpoint"))
+            }
         }
     }
 
-    /// Ends the group because `rank` wrote values that no correct rank writes.
-    pub(crate) fn nonsense(&self, rank: usize) -> Fault {
-        corrupt(&self.state, self.generation, rank)
+    /// Returns this rank's endpoint in the group of `members`, which are ranks of this group;
+    /// `None` if this rank is not among them. Every rank of this group calls this at the same time,
+    /// each with the members of its own new group. The new group ends when this one does.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    ///
+    /// # Panics
+    /// If the members are not different ranks of this group.
+    pub fn split(&mut self, signature: &Signature, members: &[usize]) -> Result<Option<Endpoint>, Fault> {
+        let world = self.world();
+        let is_new = |(at, member): (usize, &usize)| !members[..at].contains(member);
+        let are_ranks = members.iter().all(|&member| member < world.size()) && members.iter().enumerate().all(is_new);
+        assert!(are_ranks, "{members:?} are different ranks of {}", world.size());
+        let is_member = members.contains(&world.rank());
+        if self.participant.staging.is_none() {
+            return Ok(
+                is_member.then(|| self.subgroup(Key::Split(self.participant.meeting.sequence, members[0]), members))
+            );
+        }
+        self.participant.meeting.check()?;
+        // The first member claims an area for the group, and sends its number to the others.
+        let state = self.member().state.clone();
+        let is_first = is_member && members[0] == world.rank();
+        let claim = if is_first { state.claim(members.len()) } else { None };
+        let told = claim.map_or([u64::MAX; 2], |claim| [claim.place as u64, claim.generation.0]);
+        let signature = Signature { dtype: Some(DType::U64), ..*signature };
+        let mut words = [0u64; 2];
+        let heard = self.step(&signature).exchange(Some(told.as_slice().into()));
+        let heard = heard.and_then(|payloads| match is_member {
+            true => payloads.copy(members[0], 0, &mut words.as_mut_slice().into()),
+            false => Ok(()),
+        });
+        if let Err(fault) = heard {
+            // After any other fault a member may have received the area's number, and use it.
+            if let (Some(claim), Fault::Mismatch | Fault::Left(_)) = (claim, &fault) {
+                state.unclaim(claim);
+            }
+            return Err(fault);
+        }
+        if !is_member {
+            return Ok(None);
+        }
+        let place = usize::try_from(words[0]).ok().filter(|&place| place < Segment::SPLITS);
+        let (area, member) = (Area::Split(place.ok_or(Fault::TooManyGroups)?), self.member());
+        let segment = member.segment();
+        segment.reserve_area(area).map_err(|error| member.no_memory(segment.area_bytes(area), &error))?;
+        let generation = Generation(words[1]).below_end().ok_or_else(|| member.corrupt(members[0]))?;
+        // The area has no endpoint of this rank in this process, unless the first member sent a
+        // wrong number.
+        let endpoint = self.seat_in(area, generation, members).ok_or_else(|| member.corrupt(members[0]))?;
+        Ok(Some(endpoint))
     }
 
-    /// Ends the group because the system gave no memory for `bytes` of data.
-    pub(crate) fn no_memory(&self, bytes: usize, error: &io::Error) -> Fault {
-        self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Memory });
-        Fault::NoMemory { bytes, code: error.raw_os_error() }
+    /// Returns the endpoint in the group of threads with this `key`.
+    fn subgroup(&self, key: Key, members: &[usize]) -> Endpoint {
+        let (member, world) = (self.member(), self.world_in(members));
+        let state = member.state.child(member.generation, key, members, world.rank());
+        Endpoint::new(self.participant.meeting.waiter.with(Member::new(state, world)))
     }
 
-    /// Returns what this rank sees of the others, for reports from any thread.
-    pub fn witness(&self) -> Witness {
-        Witness::new(self.state.clone(), self.generation, self.world)
+    /// Returns the endpoint in the group of processes in `area`; `None` while this process has
+    /// another endpoint of the rank there.
+    fn seat_in(&self, area: Area, generation: Generation, members: &[usize]) -> Option<Endpoint> {
+        let (member, world) = (self.member(), self.world_in(members));
+        let state = member.state.child_in(member.generation, area, members);
+        let waiter = self.participant.meeting.waiter.with(Member { state, world, generation });
+        let endpoint = Endpoint::only(waiter)?;
+        endpoint.member().state.take(generation, world.rank());
+        Some(endpoint)
+    }
+
+    fn world_in(&self, members: &[usize]) -> World {
+        let own = self.world().rank();
+        let rank = members.iter().position(|&member| member == own).expect("a member of the new group");
+        World::new(rank, members.len()).expect("a position is below the length")
     }
 
     /// Returns the mailbox of this rank, the same each time until the group begins another
@@ -300,13 +366,13 @@ impl Endpoint {
     /// # Errors
     /// See [`Fault`].
     pub fn mail(&mut self) -> Result<Mail, Fault> {
-        self.check()?;
-        let mail = || Mail::new(self.state.clone(), self.world, self.generation);
-        Ok(self.mail.get_or_insert_with(mail).clone())
+        self.participant.meeting.check()?;
+        let member = self.participant.member();
+        Ok(self.mail.get_or_insert_with(|| Mail::new(member.clone())).clone())
     }
 
     /// Closes the mailbox of this generation.
-    pub(super) fn close_mail(&mut self, fault: &Fault) {
+    fn close_mail(&mut self, fault: &Fault) {
         if let Some(mail) = self.mail.take() {
             mail.close(fault);
         }
@@ -315,15 +381,16 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if !self.state.forked() {
-            let rank = self.world.rank();
-            self.close_mail(&Fault::Left(rank));
-            // Before the others see that the rank has left: this process may then take the endpoint
-            // again.
-            if let Some(locals) = self.state.locals() {
-                locals.give_seat(rank);
-            }
-            self.state.leave(self.generation, rank);
+        if self.member().state.forked() {
+            return;
         }
+        self.close_mail(&Fault::Left(self.world().rank()));
+        let Member { state, world, generation } = self.member();
+        // Before the others see that the rank has left: this process may then take the endpoint
+        // again.
+        if let Some(locals) = state.locals() {
+            locals.give_seat(world.rank());
+        }
+        state.leave(*generation, world.rank());
     }
 }

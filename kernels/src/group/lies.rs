@@ -7,9 +7,12 @@ use super::{
     endpoint::Endpoint,
     payloads::Payloads,
     peers::PeerBuffers,
-    plan::{Chunking, Targets},
-    post::Inline,
+    plan::{Chunking, StepKind, Targets},
+    post::{Arrival, Inline},
+    posted_call::PostedCall,
+    sharing::Sharing,
     staging::{BufferRef, Shown},
+    transport::{Input, in_windows},
 };
 use crate::{
     cpu::{axis::Partial, reduce::Reducer},
@@ -60,8 +63,13 @@ fn signature(kind: Kind, dtype: DType) -> Signature {
     Signature { dtype: Some(dtype), ..Signature::new(kind) }
 }
 
+/// Returns the number of the endpoint's last call.
+fn last_call(endpoint: &Endpoint) -> u64 {
+    endpoint.participant.meeting.sequence
+}
+
 fn counters(endpoint: &Endpoint, rank: usize) -> &Counters {
-    &endpoint.state.records()[rank].counters
+    &endpoint.member().records()[rank].counters
 }
 
 /// Returns the result of `victim` while `liar` runs beside it. It must come in time.
@@ -86,7 +94,7 @@ fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
     let victim =
-        || own[0].divided(&signature, &reducer, None, Some(data.as_mut_slice().into()), Targets::All).unwrap_err();
+        || own[0].step(&signature).divided(&reducer, None, Some(data.as_mut_slice().into()), Targets::All).unwrap_err();
     assert_eq!(answer(victim, || ()), Fault::Missing(vec![1, 2]));
 }
 
@@ -98,11 +106,9 @@ fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
     let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
     let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
     counters(&liar, 1).inside.store(1, Ordering::Relaxed);
-    let call = || victim.divided(&signature, &reducer, None, Some(memory.as_buf_mut()), Targets::All).unwrap_err();
+    let call = || victim.step(&signature).divided(&reducer, None, Some(memory.as_buf_mut()), Targets::All).unwrap_err();
     assert_eq!(answer(call, || ()), Fault::Missing(vec![1]));
-    let state = &liar.state;
-    let (theirs, _) = state.segment().unwrap();
-    let seen = theirs.in_heaps(0, 40_000).unwrap();
+    let seen = liar.member().segment().in_heaps(0, 40_000).unwrap();
     // SAFETY: the other mapping of the block.
     unsafe { seen.as_ptr().write_bytes(9, 40_000) };
     assert!(
@@ -126,13 +132,16 @@ fn claims_with_words(
     access: Access,
     words: &[u64],
 ) {
-    let last = liar.generation.base() + (1 << 43);
-    for count in [&counters(liar, 1).staged, &counters(liar, 1).folded, &counters(liar, 1).read] {
+    let own = &mut liar.participant;
+    let last = own.member().generation.base() + (1 << 43);
+    let Counters { staged, folded, read, .. } = &own.member().record().counters;
+    for count in [staged, folded, read] {
         count.store(last, Ordering::Relaxed);
     }
-    let (told, words) = ((told.to_word::<u8>().cast_const(), ptr::null_mut()), Inline::new(&[], words));
-    if let Ok(shared) = liar.share(signature, access, bytes, told, [0..0, 0..0], words) {
-        shared.finish();
+    let shared = Arrival::shared(signature, access, bytes, told.to_word(), ptr::null_mut());
+    let arrival = Arrival { payload: Inline::new(&[], words), ..shared };
+    if let Ok(sharing) = Sharing::arrive(own, &arrival, [0..0, 0..0]) {
+        sharing.finish();
     }
 }
 
@@ -150,7 +159,7 @@ fn windows_are_counted_by_what_this_rank_knows() {
             windows += 1;
             Ok(())
         };
-        victim.published(&signature, Some(data.as_slice().into()), chunking, work)
+        victim.step(&signature).published(Some(data.as_slice().into()), chunking, work)
     };
     assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
     assert!(windows <= 100_000 / chunking.window_bytes(&Tuning::DEFAULT) + 1, "{windows} windows");
@@ -177,7 +186,7 @@ fn words_that_do_not_fit_the_data_harm_nobody() {
             };
             let work = |peers: &mut PeerBuffers<'_>| peers.copy_block(1, 0, &mut heard.as_mut_slice().into());
             let input = (data.as_slice().into(), &counts[..]);
-            let call = || victim.published_with_words(&signature, &own_words, input, agree, work);
+            let call = || victim.step(&signature).published_with_words(&own_words, input, agree, work);
             let lie = || claims_with_words(&mut liar, &signature, bytes, told, Access::Words, &words);
             let result = answer(call, lie);
             let is_fault = matches!(result, Err(Fault::CorruptPeer(1) | Fault::Aborted(_) | Fault::Missing(_)));
@@ -191,7 +200,7 @@ fn windows_of_sizes_that_only_peers_know_end_with_the_timeout() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::AllGather, DType::U8);
     let data = [7u8; 100];
-    let call = || victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, |_| Ok(()));
+    let call = || victim.step(&signature).published(Some(data.as_slice().into()), Chunking::WHOLE, |_| Ok(()));
     let result = answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED));
     assert_eq!(result, Err(Fault::Missing(vec![1])));
 }
@@ -204,12 +213,12 @@ fn a_claimed_size_is_not_allocated() {
     let mut counts = Vec::new();
     let call = || {
         let work = |peers: &mut PeerBuffers<'_>| peers.counts(DType::U16, &mut counts).map(drop);
-        victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, work)
+        victim.step(&signature).published(Some(data.as_slice().into()), Chunking::WHOLE, work)
     };
     for bytes in [17 << 40, usize::MAX] {
         let (mut victim, mut liar) = two();
         let work = |peers: &mut PeerBuffers<'_>| peers.counts(DType::U16, &mut Vec::new()).map(drop);
-        let call = || victim.published(&signature, Some(data.as_slice().into()), Chunking::WHOLE, work);
+        let call = || victim.step(&signature).published(Some(data.as_slice().into()), Chunking::WHOLE, work);
         let result = answer(call, || claims(&mut liar, &signature, bytes, STAGED));
         assert!(matches!(result, Err(Fault::Oversize { rank: 1, .. })), "{bytes} bytes: {result:?}");
     }
@@ -228,25 +237,25 @@ fn bytes_that_are_no_bool_become_one() {
         let own = vec![true; count];
         let victim = || match count {
             2 => {
-                let payloads = victim.exchange(&signature, Some(own.as_slice().into())).unwrap();
+                let payloads = victim.step(&signature).exchange(Some(own.as_slice().into())).unwrap();
                 payloads.copy(1, 0, &mut heard.as_mut_slice().into()).unwrap();
             }
             _ => {
                 let copy = |peers: &mut PeerBuffers<'_>| peers.copy(1, 0..count, &mut heard.as_mut_slice().into());
-                victim.published(&signature, Some(own.as_slice().into()), Chunking::whole(count), copy).unwrap();
+                victim.step(&signature).published(Some(own.as_slice().into()), Chunking::whole(count), copy).unwrap();
             }
         };
         let liar = || match count {
             2 => {
-                let payload = (lies.as_slice().into(), 0);
-                let none = (ptr::null(), ptr::null_mut());
-                liar.arrive(&signature, Access::Payload, count, payload, none, || ()).unwrap();
+                let arrival = Arrival::inline(&signature, Access::Payload, count, lies.as_slice().into(), 0);
+                liar.participant.meeting.arrive(&arrival, || ()).unwrap();
             }
             _ => {
                 let work = |_: &mut PeerBuffers<'_>| Ok(());
-                let step = crate::group::plan::Step::Published(Chunking::whole(count));
+                let kind = StepKind::Published(Chunking::whole(count));
+                let input = Input { start: lies.as_ptr(), bytes: count, counts: None };
                 // SAFETY: these are readable bytes.
-                unsafe { liar.in_windows(&signature, step, (lies.as_ptr(), count), None, work).unwrap() }
+                unsafe { in_windows(&mut liar.participant, &signature, kind, input, work).unwrap() }
             }
         };
         answer(victim, liar);
@@ -268,8 +277,7 @@ fn partials_of_bools_are_made_of_any_bytes() {
 fn bools_are_no_memory_that_peers_write() {
     let (victim, liar) = two();
     let memory = victim.alloc(DType::Bool, 100).unwrap();
-    let (segment, _) = victim.state.segment().unwrap();
-    assert_eq!(segment.find(memory.as_buf().as_bytes().as_ptr(), 100, false), None);
+    assert_eq!(victim.member().segment().find(memory.as_buf().as_bytes().as_ptr(), 100, false), None);
     drop(liar);
 }
 
@@ -327,7 +335,7 @@ fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
         let (mut victim, mut liar) = two();
         let told = Signature { dtype: Some(DType::U64), ..signature };
         let call = || victim.split(&signature, &[1, 0]).map(drop).err();
-        let lie = || liar.exchange(&told, Some(words.as_slice().into())).map(drop).unwrap();
+        let lie = || liar.step(&told).exchange(Some(words.as_slice().into())).map(drop).unwrap();
         assert_eq!(answer(call, lie), expected, "{words:?}");
     }
 }
@@ -336,7 +344,7 @@ fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
 fn the_rank_in_an_end_is_one_of_the_group() {
     let (victim, liar) = two();
     for rank in [2, 1 << 31, u32::MAX as usize] {
-        liar.state.abort(liar.generation, Abort { rank, reason: Reason::Failure });
+        liar.member().abort(rank, Reason::Failure);
         assert!(victim.witness().end(|_| true).unwrap().abort.rank < 2);
     }
 }
@@ -347,25 +355,22 @@ fn the_rank_in_an_end_is_one_of_the_group() {
 fn what_cannot_be_after_an_end_is_that_end() {
     let (victim, other) = two();
     let abort = Abort { rank: 0, reason: Reason::Death };
-    other.state.abort(other.generation, abort);
-    assert_eq!(victim.nonsense(1), Fault::Aborted(abort));
+    other.member().abort(abort.rank, abort.reason);
+    assert_eq!(victim.member().corrupt(1), Fault::Aborted(abort));
 }
 
 #[test]
 fn memory_that_nobody_allocated_is_not_touched() {
     for place in [0, 1 << 30, 40 << 30] {
         let (mut victim, mut liar) = two();
-        let blocks = |endpoint: &Endpoint| {
-            let (segment, _) = endpoint.state.segment().unwrap();
-            rustix::fs::fstat(segment.file()).unwrap().st_blocks
-        };
+        let blocks = |endpoint: &Endpoint| rustix::fs::fstat(endpoint.member().segment().file()).unwrap().st_blocks;
         let signature = signature(Kind::AllGather, DType::U8);
         let (data, mut heard) = (vec![1u8; 100_000], vec![0u8; 100_000]);
         let before = blocks(&victim);
         let told = BufferRef { place: Some(Shown::Heap(place)), reads: false };
         let call = || {
             let copy = |peers: &mut PeerBuffers<'_>| peers.copy(1, 0..100_000, &mut heard.as_mut_slice().into());
-            victim.published(&signature, Some(data.as_slice().into()), Chunking::whole(100_000), copy)
+            victim.step(&signature).published(Some(data.as_slice().into()), Chunking::whole(100_000), copy)
         };
         let result = answer(call, || claims(&mut liar, &signature, 100_000, told));
         assert_eq!(result, Err(Fault::CorruptPeer(1)));
@@ -375,9 +380,9 @@ fn memory_that_nobody_allocated_is_not_touched() {
 
 /// Posts a message with any descriptor.
 fn lies_in_a_message(liar: &mut Endpoint, signature: &Signature, access: Access, bytes: usize, payload: &[u8]) {
-    let none = (ptr::null(), ptr::null_mut());
-    liar.post(signature, access, bytes, payload.into(), none);
-    liar.wake();
+    let meeting = &mut liar.participant.meeting;
+    meeting.post(&Arrival::inline(signature, access, bytes, payload.into(), 0));
+    meeting.waiter.wake();
 }
 
 fn broadcast_of(root: usize, count: usize) -> Signature {
@@ -391,7 +396,7 @@ fn a_message_of_another_size_is_nonsense_or_wrong_data() {
         let (mut victim, mut liar) = two();
         lies_in_a_message(&mut liar, &signature, Access::Message, bytes, &[5; 100]);
         let mut data = [0u8; 100];
-        let payloads = victim.receive_message(&signature, None, 1, 100).unwrap();
+        let payloads = victim.step(&signature).receive_message(None, 1, 100).unwrap();
         assert_eq!(payloads.copy(1, 0, &mut data.as_mut_slice().into()), expected, "{bytes} bytes");
     }
 }
@@ -402,12 +407,12 @@ fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
     for (access, bytes) in accesses.into_iter().flat_map(|access| [7, 1 << 60, usize::MAX].map(|bytes| (access, bytes)))
     {
         let (mut victim, mut liar) = two();
-        victim.send_message(&broadcast_of(0, 1), None, [1u8].as_slice().into()).unwrap();
+        victim.step(&broadcast_of(0, 1)).send_message(None, [1u8].as_slice().into()).unwrap();
         lies_in_a_message(&mut liar, &broadcast_of(7, usize::MAX), access, bytes, &[0xff; 300]);
         for head in [None, Some(u32::MAX), Some(0xff00_00ff)] {
-            let descriptor = liar.state.records()[1].descriptor(liar.sequence);
+            let descriptor = liar.member().record().descriptor(last_call(&liar));
             head.into_iter().for_each(|head| descriptor.head.store(head, Ordering::Relaxed));
-            let call = victim.posted_calls(victim.sequence).remove(1);
+            let call = PostedCall::of_all(victim.member().records(), last_call(&victim)).remove(1);
             assert_eq!(call.signature(&[]).is_none(), head.is_some(), "{call:?}");
             assert!(call.refusal.is_none_or(|text| text.len() <= 3 * Endpoint::PAYLOAD_BYTES));
             assert!(call.counts.is_none_or(|counts| counts.len() <= 2));
@@ -422,14 +427,14 @@ fn a_peer_that_says_it_has_come_to_calls_of_the_future_delays_nobody() {
     let (mut victim, liar) = two();
     let signature = broadcast_of(0, 1);
     for far in [1, 2, 1 << 40] {
-        victim.send_message(&signature, None, [1u8].as_slice().into()).unwrap();
-        let descriptor = liar.state.records()[1].descriptor(victim.sequence);
-        descriptor.sequence.store(victim.sequence + far, Ordering::Relaxed);
+        victim.step(&signature).send_message(None, [1u8].as_slice().into()).unwrap();
+        let descriptor = liar.member().record().descriptor(last_call(&victim));
+        descriptor.sequence.store(last_call(&victim) + far, Ordering::Relaxed);
         assert_eq!(answer(|| victim.settle(), || ()), Ok(()));
     }
     // A number of another generation is none of this one.
-    victim.send_message(&signature, None, [1u8].as_slice().into()).unwrap();
-    let descriptor = liar.state.records()[1].descriptor(victim.sequence);
+    victim.step(&signature).send_message(None, [1u8].as_slice().into()).unwrap();
+    let descriptor = liar.member().record().descriptor(last_call(&victim));
     descriptor.sequence.store(u64::MAX, Ordering::Relaxed);
     assert_eq!(answer(|| victim.settle(), || ()), Err(Fault::Missing(vec![1])));
 }

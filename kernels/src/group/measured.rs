@@ -5,7 +5,7 @@
 //! of a process changes what ranks must agree on, so it does not matter in which call each of them
 //! takes these.
 
-use super::{endpoint::Endpoint, state::GroupState};
+use super::{meeting::Meeting, member::Member};
 use crate::{
     os::copy_times::{LIMIT, measure_once},
     sync::atomics::Ordering,
@@ -20,71 +20,62 @@ pub const LARGE_BYTES: usize = 256 << 10;
 /// Rank 0 does not measure in a call in which a rank has a shorter timeout than this.
 const PATIENCE: Duration = LIMIT.saturating_mul(250);
 
-impl Endpoint {
-    /// Does what comes before a call in which a rank has `bytes` bytes.
-    #[inline]
-    pub(super) fn before_copies(&self, bytes: usize) {
-        if bytes >= LARGE_BYTES && (is_due() || self.state.owes_knobs(self.world.rank())) {
-            self.settle_copies();
-        }
-    }
-
-    #[cold]
-    fn settle_copies(&self) {
-        if self.check().is_err() || self.world.size() == 1 {
-            return;
-        }
-        let segment = self.state.segment().map(|(segment, _)| segment);
-        let told = segment.and_then(|segment| segment.measured());
-        if let Some(theirs) = told.filter(|_| is_due()) {
-            return adopt_of_peer(&theirs);
-        }
-        if self.state.top_rank(self.world.rank()) > 0 || (is_due() && self.state.least_timeout() < PATIENCE) {
-            return;
-        }
-        measure_once();
-        if let Some(segment) = segment {
-            segment.tell_measured(current());
-        }
+/// Does what comes before a call in which a rank has `bytes` bytes.
+#[inline]
+pub(super) fn before_copies(meeting: &Meeting, bytes: usize) {
+    if bytes >= LARGE_BYTES && (is_due() || owes_knobs(meeting.member())) {
+        settle_copies(meeting);
     }
 }
 
-impl GroupState {
-    /// Publishes how long `rank` waits in a call.
-    pub(super) fn say_timeout(&self, rank: usize, timeout: Duration) {
-        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
-        // Relaxed: a rank that reads it late measures in a call that is too short for it.
-        self.records()[rank].sleeper.timeout.store(nanos, Ordering::Relaxed);
+#[cold]
+fn settle_copies(meeting: &Meeting) {
+    let Member { state, world, .. } = meeting.member();
+    if meeting.check().is_err() || world.size() == 1 {
+        return;
     }
+    let segment = state.segment().map(|(segment, _)| segment);
+    let told = segment.and_then(|segment| segment.measured());
+    if let Some(theirs) = told.filter(|_| is_due()) {
+        return adopt_of_peer(&theirs);
+    }
+    if state.top_rank(world.rank()) > 0 || (is_due() && least_timeout(meeting.member()) < PATIENCE) {
+        return;
+    }
+    measure_once();
+    if let Some(segment) = segment {
+        segment.tell_measured(current());
+    }
+}
 
-    /// Returns the least of what the ranks have published of that.
-    fn least_timeout(&self) -> Duration {
-        let published = self.records().iter().map(|record| record.sleeper.timeout.load(Ordering::Relaxed));
-        Duration::from_nanos(published.filter(|&nanos| nanos > 0).min().unwrap_or(0))
-    }
+/// Whether this rank has not told the other processes its knobs, as rank 0 of all does.
+fn owes_knobs(Member { state, world, .. }: &Member) -> bool {
+    state.top_rank(world.rank()) == 0 && state.segment().is_some_and(|(segment, _)| !segment.has_measured())
+}
 
-    /// Whether this rank has not told the other processes its knobs, as rank 0 of all does.
-    fn owes_knobs(&self, rank: usize) -> bool {
-        self.top_rank(rank) == 0 && self.segment().is_some_and(|(segment, _)| !segment.has_measured())
-    }
+/// Returns the least timeout that the ranks of the group have published.
+fn least_timeout(member: &Member) -> Duration {
+    let published = member.records().iter().map(|record| record.sleeper.timeout.load(Ordering::Relaxed));
+    Duration::from_nanos(published.filter(|&nanos| nanos > 0).min().unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::endpoint::Endpoint;
 
     #[test]
     fn rank_0_sees_the_least_timeout_of_the_group() {
         let second = Duration::from_secs(1);
         let mut ranks = Endpoint::group(3, 30 * second);
-        let least = |ranks: &[Endpoint]| ranks[0].state.least_timeout();
+        let least = |ranks: &[Endpoint]| least_timeout(ranks[0].member());
         assert_eq!(least(&ranks), 30 * second);
         ranks[2].set_timeout(second);
         assert_eq!(least(&ranks), second);
         ranks[2].set_timeout(Duration::MAX);
         assert_eq!(least(&ranks), 30 * second);
         // A rank that has no endpoint yet.
-        ranks[1].state.records()[1].sleeper.timeout.store(0, Ordering::Relaxed);
+        ranks[1].member().record().sleeper.timeout.store(0, Ordering::Relaxed);
         assert_eq!(least(&ranks), 30 * second);
         ranks[1].set_timeout(Duration::ZERO);
         assert_eq!(least(&ranks), Duration::from_nanos(1));

@@ -12,22 +12,22 @@
 //!    rank differs from one of them, so all reach the same verdict: no rank touches any memory, and
 //!    all of them report [`Fault::Mismatch`].
 //! 3. **Work.** The kind of step defines the state of each element of the shared memory in this
-//!    phase: *published* (nobody writes it, all may read it: [`Endpoint::published`]) or *private*
-//!    to one rank ([`Endpoint::divided`]: block `r` of all buffers belongs to rank `r`). The kind
+//!    phase: *published* (nobody writes it, all may read it: [`Step::published`]) or *private*
+//!    to one rank ([`Step::divided`]: block `r` of all buffers belongs to rank `r`). The kind
 //!    is part of what ranks compare, so they cannot disagree on it.
 //! 4. **Depart.** A rank that shared memory waits until every rank has announced that it is done. A
 //!    rank that shared nothing does not wait.
 //!
 //! Where small data go one way between processes, ranks do not meet: who gives data waits for
 //! nobody, and who takes them for the giver alone. Each arrives, as above, and agrees with the
-//! others at its next step at the latest. See `message.rs`.
+//! others at its next step at the latest. See `meeting.rs`.
 //!
 //! A rank changes its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory
 //! (3) → *done* (4) → away.
 //!
 //! Ranks of different processes follow the same protocol, but cannot read each other's buffers:
 //! they copy their data into memory that all of them map, a window at a time. See
-//! `transport/windows.rs`.
+//! `staging/mod.rs`.
 //!
 //! An abort ends a *generation* of the group. The ranks may then begin the next
 //! ([`Endpoint::renew`]): each publishes the number of the generation that it enters, and writes
@@ -65,25 +65,22 @@ mod end;
 mod backing;
 mod state;
 mod chains;
-mod post;
-mod posted;
+mod member;
+mod waiter;
 mod scratch;
-mod staging;
+mod post;
+mod posted_call;
 mod call_context;
+mod meeting;
+mod staging;
 mod payloads;
 mod peers;
 mod mail;
-mod words;
-mod endpoint;
-mod waiting;
-mod renewal;
-mod disagreement;
-mod arrival;
-mod message;
+mod participant;
+mod sharing;
 mod transport;
-mod calls;
-mod subgroup;
-mod alloc;
+mod step;
+mod endpoint;
 #[cfg(all(test, target_os = "linux"))]
 mod lies;
 
@@ -92,5 +89,6 @@ pub use endpoint::Endpoint;
 pub use mail::{Deadline, Envelope, Finish, Mail, MailFault};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
-pub use posted::PostedCall;
-pub use waiting::KeepWaiting;
+pub use posted_call::PostedCall;
+pub use step::Step;
+pub use waiter::KeepWaiting;

@@ -3,6 +3,7 @@
 use super::{
     call_context::CallContext,
     end::abort::Fault,
+    member::Member,
     post::{self, Places},
     scratch::InlinePayload,
     slot_swap,
@@ -20,7 +21,7 @@ use crate::{
 };
 use std::mem::MaybeUninit;
 
-/// Every rank's payload of an [`exchange`](crate::group::Endpoint::exchange).
+/// Every rank's payload of an [`exchange`](crate::group::Step::exchange).
 pub struct Payloads<'s> {
     pub(crate) context: CallContext<'s>,
     pub(crate) sources: &'s mut Vec<*const u8>,
@@ -46,7 +47,7 @@ impl Payloads<'_> {
     /// If the target has another number of words, or if `rank` is this rank.
     pub fn words(&self, rank: usize, target: &mut [u64]) -> Result<(), Fault> {
         let bytes = size_of_val(target);
-        assert!(bytes == self.words_bytes && rank != self.context.world.rank(), "{} words of a peer", target.len());
+        assert!(bytes == self.words_bytes && rank != self.context.rank(), "{} words of a peer", target.len());
         let start = self.data_bytes(rank);
         let (payload, _) = self.payload(rank, start, bytes)?;
         // SAFETY: the payload has these bytes, as checked above; a word may have any. No rank
@@ -89,7 +90,7 @@ impl Payloads<'_> {
     /// whether they are in lines that this rank writes next.
     #[inline]
     fn payload(&self, rank: usize, start: usize, bytes: usize) -> Result<(*const u8, bool), Fault> {
-        let CallContext { state, world, sequence, kind, .. } = self.context;
+        let CallContext { member: Member { state, world, .. }, sequence, kind, .. } = self.context;
         let is_own = rank == world.rank();
         let all = self.data_bytes(rank).saturating_add(self.words_bytes);
         if is_own && all <= FIRST_BYTES {
@@ -98,7 +99,7 @@ impl Payloads<'_> {
         }
         // The start of a part may come from peers, too.
         if start.checked_add(bytes).is_none_or(|end| end > all.min(self.places.bytes())) {
-            return Err(self.context.nonsense(rank));
+            return Err(self.context.member.corrupt(rank));
         }
         let is_taken = !is_own && post::is_apart(world.size(), all) && slot_swap::takes_payloads(world.size(), kind);
         Ok((self.places.payload(state.records(), rank, sequence, all).wrapping_add(start), is_taken))
@@ -107,7 +108,7 @@ impl Payloads<'_> {
     /// Returns the bytes of data in the payload of a rank, as it tells them.
     #[inline]
     fn data_bytes(&self, rank: usize) -> usize {
-        let is_own = rank == self.context.world.rank();
+        let is_own = rank == self.context.rank();
         let bytes = if is_own { self.own_bytes } else { self.context.descriptor(rank).bytes() };
         if bytes <= self.most_bytes { bytes } else { 0 }
     }
@@ -132,7 +133,7 @@ impl Payloads<'_> {
         let (start, bytes) = (start * reducer.input().size(), target.count() * reducer.input().size());
         assert_eq!(reducer.output(), target.dtype(), "the target fits the reducer");
         assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
-        let (world, are_few) = (self.context.world, self.own_bytes <= FIRST_BYTES);
+        let (world, are_few) = (self.context.member.world, self.own_bytes <= FIRST_BYTES);
         let mut taken = None;
         self.sources.clear();
         for rank in 0..world.size() {

@@ -2,7 +2,7 @@
 
 use super::{
     call_context::CallContext,
-    end::abort::{Abort, Fault, Reason},
+    end::abort::{Fault, Reason},
     plan::{self, BORDER_BYTES, chunks, pieces},
     scratch::{Data, Source},
     staging::Slots,
@@ -25,33 +25,33 @@ use std::{ops::Range, ptr};
 /// for free memory: any process has as much.
 const SURE_BYTES: usize = 16 << 20;
 
-/// Every rank's data in a [`published`](crate::group::Endpoint::published) step, or the part of it
+/// Every rank's data in a [`published`](crate::group::Step::published) step, or the part of it
 /// that can be read now. Elements beyond that part are left for the next call of the step's work.
 pub struct PeerBuffers<'s> {
-    pub(crate) context: CallContext<'s>,
-    pub(crate) sources: &'s mut Vec<*const u8>,
+    pub(super) context: CallContext<'s>,
+    pub(super) sources: &'s mut Vec<*const u8>,
     /// Buffer for data that the system reads out of other processes.
-    pub(crate) scratch: &'s mut Vec<u64>,
+    pub(super) scratch: &'s mut Vec<u64>,
     /// The part that is copied in; `None` where all memory can be read in place.
-    pub(crate) window: Option<Window<'s>>,
+    pub(super) window: Option<Window<'s>>,
 }
 
 /// A slice of each block of every rank's data.
-pub(crate) struct Window<'s> {
+pub(super) struct Window<'s> {
     /// Number of blocks that each rank's data consist of.
-    pub(crate) blocks: usize,
+    pub(super) blocks: usize,
     /// The slice's bytes within a block.
-    pub(crate) slice: Range<usize>,
+    pub(super) slice: Range<usize>,
     /// The slot with each rank's slices, one after the other, each with room for `stride` bytes.
-    pub(crate) slots: Slots,
-    pub(crate) stride: usize,
+    pub(super) slots: Slots,
+    pub(super) stride: usize,
     /// Each rank's data.
-    pub(crate) data: &'s [Data],
+    pub(super) data: &'s [Data],
     /// This rank's own data, in place.
-    pub(crate) own: *const u8,
-    pub(crate) own_bytes: usize,
+    pub(super) own: *const u8,
+    pub(super) own_bytes: usize,
     /// Whether this is the last window of the step.
-    pub(crate) is_last: bool,
+    pub(super) is_last: bool,
 }
 
 /// The location of the bytes of one rank's data that can be read.
@@ -111,7 +111,7 @@ impl PeerBuffers<'_> {
     /// Returns the bytes that `rank` published.
     pub fn bytes(&self, rank: usize) -> usize {
         match &self.window {
-            Some(window) if rank == self.context.world.rank() => window.own_bytes,
+            Some(window) if rank == self.context.rank() => window.own_bytes,
             Some(window) => window.data[rank].bytes,
             None => self.context.descriptor(rank).bytes(),
         }
@@ -124,7 +124,7 @@ impl PeerBuffers<'_> {
     /// # Errors
     /// [`Fault::Oversize`] if less memory is left.
     pub fn counts(&self, dtype: DType, counts: &mut Vec<usize>) -> Result<usize, Fault> {
-        let ranks = self.context.world.size();
+        let ranks = self.context.ranks();
         let bytes = (0..ranks).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
         let room =
             || available::bytes().map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)) / ranks;
@@ -138,16 +138,16 @@ impl PeerBuffers<'_> {
 
     /// Ends the group because there is no memory for all the data that the ranks published.
     pub fn oversize(&self) -> Fault {
-        let CallContext { state, world, generation, .. } = self.context;
-        state.abort(generation, Abort { rank: world.rank(), reason: Reason::Memory });
-        let bytes = (0..world.size()).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
-        let rank = (0..world.size()).max_by_key(|&rank| self.bytes(rank)).unwrap_or_default();
+        self.context.member.abort(self.context.rank(), Reason::Memory);
+        let ranks = self.context.ranks();
+        let bytes = (0..ranks).map(|rank| self.bytes(rank)).fold(0usize, usize::saturating_add);
+        let rank = (0..ranks).max_by_key(|&rank| self.bytes(rank)).unwrap_or_default();
         Fault::Oversize { rank, bytes }
     }
 
     /// Returns the size class of copies of the data of `rank`.
     fn volume(&self, rank: usize) -> CopySize {
-        let (ranks, bytes) = (self.context.world.size(), self.bytes(rank));
+        let (ranks, bytes) = (self.context.ranks(), self.bytes(rank));
         CopySize::new(bytes, || {
             let all = (0..ranks).map(|rank| self.bytes(rank)).fold(0, usize::saturating_add);
             let is_whole = self.context.kind.copies_to_all();
@@ -166,7 +166,7 @@ impl PeerBuffers<'_> {
         let slice = window.slice.clone();
         let block = |bytes: usize| if blocks == 1 { usize::MAX } else { (bytes / blocks).max(1) };
         let block = block(self.bytes(rank));
-        let own = rank == self.context.world.rank();
+        let own = rank == self.context.rank();
         let (whole, process) = match window.data[rank].place {
             _ if own => (window.own, None),
             Source::Here(start) => (start, None),
@@ -175,7 +175,7 @@ impl PeerBuffers<'_> {
             // There are `blocks` slices. If each is for one rank, there is one less: the rank's own
             // block is absent, and the blocks behind it move up.
             Source::Slot => {
-                let only = (blocks == self.context.world.size()).then_some(self.context.world.rank());
+                let only = (blocks == self.context.ranks()).then_some(self.context.rank());
                 let moved = if only > Some(rank) { stride } else { 0 };
                 let (start, taken) = (window.slots.of(rank).wrapping_sub(moved), window.slots.swapped.is_some());
                 return View { start, process: None, block, blocks, slice, stride, only, taken };
@@ -209,16 +209,16 @@ impl PeerBuffers<'_> {
         let size = target.dtype().size();
         let count = self.bytes(rank) / size;
         if range.start > range.end || range.end > count {
-            return Err(self.context.nonsense(rank));
+            return Err(self.context.member.corrupt(rank));
         }
         let view = self.view(rank);
         self.copy_pieces(rank, &view, range.start * size..range.end * size, target)?;
-        let own_place = self.window.as_ref().map(|window| window.data[self.context.world.rank()].place);
+        let own_place = self.window.as_ref().map(|window| window.data[self.context.rank()].place);
         if view.taken && view.blocks == 1 && matches!(own_place, Some(Source::Slot)) {
             // Prefetches these lines: this rank's part is longer than the peer's, and is written
             // there next.
             let copy_in = |rank: usize| self.bytes(rank).min(view.slice.end).saturating_sub(view.slice.start);
-            let (theirs, own) = (copy_in(rank), copy_in(self.context.world.rank()));
+            let (theirs, own) = (copy_in(rank), copy_in(self.context.rank()));
             fetch_to_write(
                 view.start.wrapping_add(theirs),
                 own.saturating_sub(theirs).min(tuning::current().fetched_bytes),
@@ -240,10 +240,10 @@ impl PeerBuffers<'_> {
             return self.copy(rank, start..start + target.count(), target);
         };
         assert_eq!(Some(target.dtype()), self.context.dtype, "the target is of the agreed dtype");
-        let (size, own) = (target.dtype().size(), self.context.world.rank());
+        let (size, own) = (target.dtype().size(), self.context.rank());
         let count = self.bytes(rank) / size;
         if start > count || target.count() > count - start {
-            return Err(self.context.nonsense(rank));
+            return Err(self.context.member.corrupt(rank));
         }
         let whole = View { block: usize::MAX, blocks: 1, only: None, ..self.view(rank) };
         let view = match window.data[rank].place {
@@ -331,7 +331,7 @@ impl PeerBuffers<'_> {
             place.rows.saturating_sub(1).checked_mul(place.stride).and_then(|last| last.checked_add(place.start));
         let fits = last.and_then(|last| last.checked_add(row)).is_some_and(|end| end <= target.count());
         if !fits || row * place.rows != count {
-            return Err(self.context.nonsense(rank));
+            return Err(self.context.member.corrupt(rank));
         }
         let row = row * size;
         let (view, volume) = (self.view(rank), self.volume(rank));
@@ -389,7 +389,7 @@ impl PeerBuffers<'_> {
     /// `target` is valid for writes of `count` elements of the reducer's output, and no other code
     /// touches them. They are disjoint from every rank's data, or are this rank's own elements
     /// where both types are the same.
-    pub(crate) unsafe fn fold(
+    pub(super) unsafe fn fold(
         &mut self,
         reducer: &Reducer,
         offset: usize,
@@ -398,17 +398,17 @@ impl PeerBuffers<'_> {
     ) -> Result<(), Fault> {
         assert_eq!(Some(reducer.input()), self.context.dtype, "the reducer is of the agreed dtype");
         let size = reducer.input().size();
-        let (own, blocks) = (self.context.world.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
+        let (own, blocks) = (self.context.rank(), self.window.as_ref().map_or(1, |window| window.blocks));
         let (own_bytes, past) = (self.bytes(own), self.volume(own).past(0));
         let (mut remote, mut taken) = (0, None);
-        for rank in 0..self.context.world.size() {
+        for rank in 0..self.context.ranks() {
             let view = self.view(rank);
             remote += usize::from(view.process.is_some());
             taken = taken.or(view.taken.then_some(rank));
             let (bytes, published) = (self.bytes(rank), self.bytes(rank) / size);
             let fits = offset <= published && count <= published - offset && (blocks == 1 || bytes == own_bytes);
             if !fits {
-                return Err(self.context.nonsense(rank));
+                return Err(self.context.member.corrupt(rank));
             }
         }
         let flow = CacheHints { from: taken.map_or(Locality::Far, Locality::Taken), past };
@@ -421,11 +421,11 @@ impl PeerBuffers<'_> {
                 let bytes = chunk.start * size..chunk.end * size;
                 let mut room = self.scratch.as_mut_ptr().cast::<u8>();
                 self.sources.clear();
-                for rank in 0..self.context.world.size() {
+                for rank in 0..self.context.ranks() {
                     // Every rank's view has the same slices, so the first piece has all the bytes.
                     let view = self.view(rank);
                     let source = view.pieces(bytes.clone()).next().filter(|(_, piece)| *piece == bytes);
-                    let (mut source, _) = source.ok_or_else(|| self.context.nonsense(rank))?;
+                    let (mut source, _) = source.ok_or_else(|| self.context.member.corrupt(rank))?;
                     if view.process.is_some() {
                         // SAFETY: the bytes lie within the data that the rank published; the
                         // scratch has room for a step of each such rank.

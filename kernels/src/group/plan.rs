@@ -4,6 +4,13 @@
 //! The choice affects only speed: every protocol keeps the canonical order, and ranks that agree on
 //! a step choose the same protocol.
 
+mod chunking;
+mod windows;
+
+pub use chunking::{Chunking, Readers};
+pub(crate) use windows::BORDER_BYTES;
+pub use windows::Windows;
+
 use crate::{
     cpu::reduce::Reducer,
     digest::digest_counts,
@@ -20,24 +27,20 @@ use std::ops::Range;
 /// Slots of a rank's staging: two for the data of even and odd windows, and two for their results.
 pub(crate) const SLOTS: usize = 4;
 
-/// Borders between ranks' blocks, and between staged slices, are multiples of this, so that no two
-/// ranks write the same pair of cache lines.
-pub(crate) const BORDER_BYTES: usize = 128;
-
 /// Bytes of one buffer that a rank processes between two checks of the abort word: with many
 /// inputs, at memory speed, still well under a millisecond.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A kind of step, with the parameters that protocol selection depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// [`Endpoint::exchange`](crate::group::Endpoint::exchange).
+pub enum StepKind {
+    /// [`Step::exchange`](crate::group::Step::exchange).
     Exchange,
-    /// [`Endpoint::send_message`](crate::group::Endpoint::send_message), or a receive of messages.
+    /// [`Step::send_message`](crate::group::Step::send_message), or a receive of messages.
     Message,
-    /// [`Endpoint::published`](crate::group::Endpoint::published).
+    /// [`Step::published`](crate::group::Step::published).
     Published(Chunking),
-    /// [`Endpoint::divided`](crate::group::Endpoint::divided).
+    /// [`Step::divided`](crate::group::Step::divided).
     Divided {
         /// The ranks that receive.
         targets: Targets,
@@ -48,7 +51,7 @@ pub enum Step {
     },
 }
 
-/// The ranks that receive the result of [`Endpoint::divided`](crate::group::Endpoint::divided).
+/// The ranks that receive the result of [`Step::divided`](crate::group::Step::divided).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Targets {
     /// Every rank.
@@ -66,86 +69,6 @@ impl Targets {
             Targets::All => true,
             Targets::Own => false,
             Targets::Root(root) => rank == root,
-        }
-    }
-}
-
-/// How a rank's published data are cut into parts, so that ranks work at the same time. It affects
-/// only speed, and follows from the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunking {
-    /// Number of blocks; a part of each can be read at a time. If there are as many as ranks, each
-    /// is for the rank of its number. They are of equal size unless the step is
-    /// [`published_in_blocks`](crate::group::Endpoint::published_in_blocks).
-    pub blocks: usize,
-    /// Which ranks read the parts, by which their size is chosen.
-    pub readers: Readers,
-    /// Limit on the bytes of each rank's data that all ranks know; `usize::MAX` where they know
-    /// none. For blocks of different sizes: as many times the largest as there are blocks.
-    pub most_bytes: usize,
-}
-
-/// The ranks that read a rank's published data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
-    /// Every rank reads all the data.
-    All,
-    /// As `All`, in parts of equal size, so that the last one is not small.
-    AllEvenly,
-    /// Each rank reads its own block, in such parts, too.
-    OfBlocks,
-    /// Only one rank has data, or only one rank reads them.
-    OneWay,
-}
-
-impl Chunking {
-    /// Every rank reads all the data.
-    pub const WHOLE: Chunking = Chunking { blocks: 1, readers: Readers::All, most_bytes: usize::MAX };
-
-    /// Like [`WHOLE`](Chunking::WHOLE), where all ranks know that none has more than `bytes` bytes:
-    /// parts of equal size, so that the last one is not small.
-    pub const fn whole(bytes: usize) -> Chunking {
-        Chunking { blocks: 1, readers: Readers::AllEvenly, most_bytes: bytes }
-    }
-
-    /// Each rank reads its own one of `blocks` blocks, which have `bytes` bytes together.
-    pub const fn blocks(blocks: usize, bytes: usize) -> Chunking {
-        Chunking { blocks, readers: Readers::OfBlocks, most_bytes: bytes }
-    }
-
-    /// Only one rank has data, of up to `bytes` bytes in `blocks` blocks; or only one rank reads
-    /// such data.
-    pub const fn one_way(bytes: usize, blocks: usize) -> Chunking {
-        Chunking { blocks, readers: Readers::OneWay, most_bytes: bytes }
-    }
-
-    /// The same chunking, where each rank has at most `bytes` bytes.
-    pub const fn at_most(self, bytes: usize) -> Chunking {
-        Chunking { most_bytes: bytes, ..self }
-    }
-
-    /// Returns the limit on the bytes that are staged at a time. If all ranks know the bytes, the
-    /// parts are of about equal size: up to a quarter more at a time takes less time than one more
-    /// part.
-    pub fn window_bytes(&self, tuning: &Tuning) -> usize {
-        let Tuning { window_bytes: window, whole_window_bytes: whole, least_window_bytes: least, .. } = *tuning;
-        let bytes = self.most_bytes;
-        let evenly = |window: usize| {
-            let parts = bytes.saturating_sub(window / 4).div_ceil(window).max(1);
-            bytes.div_ceil(parts).max(1).next_multiple_of(BORDER_BYTES * self.blocks)
-        };
-        match self.readers {
-            Readers::All => whole,
-            Readers::AllEvenly => evenly(whole),
-            // As many as the fewest that `evenly` gives: all ranks count the same blocks, whatever
-            // they know.
-            Readers::OfBlocks if bytes == usize::MAX => window.max(BORDER_BYTES * self.blocks),
-            Readers::OfBlocks => evenly(window),
-            Readers::OneWay => {
-                // A rank reads one of several blocks.
-                let few = (bytes / 2).clamp(least * self.blocks.min(2), 4 * least);
-                (bytes / 4).max(few).min(window)
-            }
         }
     }
 }
@@ -259,22 +182,22 @@ pub(crate) fn pieces(range: Range<usize>, size: usize, bytes: usize) -> impl Ite
     range.clone().step_by(step).map(move |start| start..range.end.min(start + step))
 }
 
-impl Step {
+impl StepKind {
     pub(crate) fn access(self) -> Access {
         match self {
-            Step::Exchange => Access::Payload,
-            Step::Message => Access::Message,
-            Step::Published(_) => Access::Published,
-            Step::Divided { targets: Targets::All, .. } => Access::DividedToAll,
-            Step::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
-            Step::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
+            StepKind::Exchange => Access::Payload,
+            StepKind::Message => Access::Message,
+            StepKind::Published(_) => Access::Published,
+            StepKind::Divided { targets: Targets::All, .. } => Access::DividedToAll,
+            StepKind::Divided { targets: Targets::Own, .. } => Access::DividedToOwn,
+            StepKind::Divided { targets: Targets::Root(_), .. } => Access::DividedToRoot,
         }
     }
 
-    /// Returns the step of [`Endpoint::divided`](crate::group::Endpoint::divided) with this
+    /// Returns the step of [`Step::divided`](crate::group::Step::divided) with this
     /// reducer.
-    pub fn divided(reducer: &Reducer, targets: Targets) -> Step {
-        Step::Divided { targets, input_size: reducer.input().size(), output_size: reducer.output().size() }
+    pub fn divided(reducer: &Reducer, targets: Targets) -> StepKind {
+        StepKind::Divided { targets, input_size: reducer.input().size(), output_size: reducer.output().size() }
     }
 }
 
@@ -321,20 +244,26 @@ impl Topology {
     /// Returns the step of a call in which data only move. The rank with the most data has `bytes`
     /// bytes, as all ranks know.
     #[inline]
-    pub fn moving(&self, bytes: usize, chunking: Chunking) -> Step {
-        if self.rides_to_some(bytes) { Step::Exchange } else { Step::Published(chunking) }
+    pub fn moving(&self, bytes: usize, chunking: Chunking) -> StepKind {
+        if self.rides_to_some(bytes) { StepKind::Exchange } else { StepKind::Published(chunking) }
     }
 
     /// Returns the step of a call in which one rank has data, or one rank reads them. The rank with
     /// the most data has `bytes` bytes, as all ranks know. It is a message if descriptors and
     /// payloads say all that ranks compare: the signature has no detail but the digest of `counts`.
     #[inline]
-    pub fn one_way(&self, signature: &Signature, counts: Option<&[usize]>, bytes: usize, chunking: Chunking) -> Step {
+    pub fn one_way(
+        &self,
+        signature: &Signature,
+        counts: Option<&[usize]>,
+        bytes: usize,
+        chunking: Chunking,
+    ) -> StepKind {
         let says_all = || signature.detail == counts.map_or(0, digest_counts) && signature.kind.has_root();
         let words_bytes = || size_of::<u64>() * counts.map_or(0, <[usize]>::len);
         let fits = || bytes <= MESSAGE_DATA_BYTES && words_bytes() + bytes <= MESSAGE_BYTES;
         match self.moving(bytes, chunking) {
-            Step::Exchange if self.slot_bytes.is_some() && fits() && says_all() => Step::Message,
+            StepKind::Exchange if self.slot_bytes.is_some() && fits() && says_all() => StepKind::Message,
             step => step,
         }
     }
@@ -356,21 +285,21 @@ impl Topology {
     /// Returns the step of a call in which every rank gets the data of all. The rank with the most
     /// data has `bytes` bytes, as all ranks know.
     #[inline]
-    pub fn gathering(&self, bytes: usize) -> Step {
+    pub fn gathering(&self, bytes: usize) -> StepKind {
         match self.rides_to_all(bytes) || self.rides_to_some(bytes) {
-            true => Step::Exchange,
-            false => Step::Published(Chunking::whole(bytes)),
+            true => StepKind::Exchange,
+            false => StepKind::Published(Chunking::whole(bytes)),
         }
     }
 
     /// Returns the step of a call in which this reducer combines `bytes` bytes of each rank.
     #[inline]
-    pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> Step {
+    pub fn combining(&self, reducer: &Reducer, bytes: usize, targets: Targets) -> StepKind {
         let rides = match targets {
             Targets::All => self.rides_to_all(bytes),
             Targets::Own | Targets::Root(_) => self.rides_to_some(bytes),
         };
-        if rides { Step::Exchange } else { Step::divided(reducer, targets) }
+        if rides { StepKind::Exchange } else { StepKind::divided(reducer, targets) }
     }
 
     /// Whether payloads of `bytes` bytes of each rank are inline in the descriptors, if every rank
@@ -405,8 +334,8 @@ impl Topology {
     /// Whether a rank writes its block of the result over the peer's staged data from which it was
     /// folded. This core owns their cache lines by then, and the peer takes them back with the
     /// result.
-    pub(crate) fn returns(&self, step: Step) -> bool {
-        let fits = matches!(step, Step::Divided { input_size, output_size, .. } if input_size == output_size);
+    pub(crate) fn returns(&self, step: StepKind) -> bool {
+        let fits = matches!(step, StepKind::Divided { input_size, output_size, .. } if input_size == output_size);
         self.ranks == 2 && fits
     }
 
@@ -415,50 +344,90 @@ impl Topology {
     /// and so do the results of a divided step, on pages of their own. If only some ranks have such
     /// data, all use the protocol of `in_heap: false`; if not all ranks can read the others'
     /// memory, they use that of `reads: false`.
-    pub fn protocol(&self, step: Step, bytes: usize, in_heap: bool) -> Protocol {
+    pub fn protocol(&self, step: StepKind, bytes: usize, in_heap: bool) -> Protocol {
         let Some(slot_bytes) = self.slot_bytes else {
-            return if matches!(step, Step::Exchange | Step::Message) { Protocol::Inline } else { Protocol::InPlace };
+            return if matches!(step, StepKind::Exchange | StepKind::Message) {
+                Protocol::Inline
+            } else {
+                Protocol::InPlace
+            };
         };
         // Small slots lower the limits, so that tests reach every protocol with short data.
-        let is_to_root = matches!(step, Step::Divided { targets: Targets::Root(_), .. });
+        let is_to_root = matches!(step, StepKind::Divided { targets: Targets::Root(_), .. });
         let Tuning { one_shot_bytes, root_one_shot_bytes, in_place_bytes, .. } = *self.tuning;
         let one_shot_bytes = if is_to_root && self.returns(step) { root_one_shot_bytes } else { one_shot_bytes };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
         let read_bytes = least_read(tuning::current().read_bytes, slot_bytes);
         let in_heap = in_heap && bytes > in_place_bytes;
         match step {
-            Step::Exchange => Protocol::Inline,
-            Step::Message => Protocol::Message,
-            Step::Published(_) if in_heap => Protocol::InPlace,
-            Step::Published(chunking) if self.reads && chunking.blocks > 1 && bytes >= read_bytes => {
+            StepKind::Exchange => Protocol::Inline,
+            StepKind::Message => Protocol::Message,
+            StepKind::Published(_) if in_heap => Protocol::InPlace,
+            StepKind::Published(chunking) if self.reads && chunking.blocks > 1 && bytes >= read_bytes => {
                 Protocol::ProcessRead
             }
-            Step::Published(chunking) => {
+            StepKind::Published(chunking) => {
                 let window_bytes = slot_bytes.min(chunking.window_bytes(self.tuning));
                 let blocks = Windows::blocks(window_bytes, chunking.blocks);
                 // Blocks of different sizes have slices in as many windows as the largest.
                 let bytes = if blocks > 1 && bytes > 0 { chunking.most_bytes } else { bytes };
                 Protocol::Staged(Windows::new(window_bytes, blocks, bytes))
             }
-            Step::Divided { targets: Targets::Own, input_size, .. } => {
+            StepKind::Divided { targets: Targets::Own, input_size, .. } => {
                 let is_even = (bytes / input_size).is_multiple_of(self.ranks);
                 // In place a rank writes its block, which no other rank may read.
                 let blocks = if is_even { self.ranks } else { 1 };
                 let topology = Topology { reads: self.reads && is_even, ..*self };
-                topology.protocol(Step::Published(Chunking::blocks(blocks, bytes)), bytes, in_heap && is_even)
+                topology.protocol(StepKind::Published(Chunking::blocks(blocks, bytes)), bytes, in_heap && is_even)
             }
-            Step::Divided { .. } if in_heap => Protocol::InPlace,
-            Step::Divided { .. } if bytes <= one_shot_bytes => Protocol::Staged(Windows::new(slot_bytes, 1, bytes)),
-            Step::Divided { input_size, output_size, .. } => {
+            StepKind::Divided { .. } if in_heap => Protocol::InPlace,
+            StepKind::Divided { .. } if bytes <= one_shot_bytes => Protocol::Staged(Windows::new(slot_bytes, 1, bytes)),
+            StepKind::Divided { input_size, output_size, .. } => {
                 let stride = slot_bytes.min(self.tuning.window_bytes) / input_size.max(output_size) * input_size;
                 Protocol::TwoShot(Windows { count: bytes.div_ceil(stride), blocks: 1, stride })
             }
         }
     }
+
+    /// Returns the windows of a step in which the rank that stages the most data stages `bytes`
+    /// bytes.
+    pub(crate) fn windows(&self, step: StepKind, bytes: usize) -> Windows {
+        match (Topology { reads: false, ..*self }).protocol(step, bytes, false) {
+            Protocol::Staged(windows) => windows,
+            protocol => unreachable!("{step:?} goes {protocol:?}"),
+        }
+    }
+
+    /// Returns the windows of a step whose first window was staged before the ranks knew the sizes.
+    /// `step` has what they know now; the rank that stages the most data stages `bytes` bytes.
+    pub fn windows_ahead(&self, step: StepKind, bytes: usize) -> Windows {
+        let StepKind::Published(chunking) = step else { unreachable!("{step:?} knows all sizes") };
+        let unknown = StepKind::Published(Chunking { most_bytes: usize::MAX, ..chunking });
+        let Windows { blocks, stride: first, .. } = self.windows(unknown, bytes);
+        let (count, later) = self.later_windows(step, first, bytes);
+        Windows { count, blocks, stride: first.max(later) }
+    }
+
+    /// Returns how many windows there are if the first has `first` bytes of a block, and the bytes
+    /// of a block in the later ones: see [`Topology::windows_ahead`].
+    pub(crate) fn later_windows(&self, step: StepKind, first: usize, bytes: usize) -> (usize, usize) {
+        let StepKind::Published(chunking) = step else { unreachable!("{step:?} knows all sizes") };
+        let Windows { blocks, .. } = self.windows(step, bytes);
+        let block = if blocks > 1 { chunking.most_bytes / blocks } else { bytes };
+        if bytes == 0 || block <= first {
+            return (1, first);
+        }
+        let rest = Chunking::blocks(chunking.blocks, (block - first).saturating_mul(chunking.blocks));
+        let Windows { count, stride, .. } = self.windows(StepKind::Published(rest), block - first);
+        (1 + count, stride)
+    }
+
+    /// Returns the room for a slice of one of `blocks` blocks in any window of such a step.
+    pub(crate) fn room(&self, blocks: usize) -> usize {
+        let most = (self.tuning.window_bytes / 4 * 5).next_multiple_of(BORDER_BYTES * self.ranks);
+        self.slot_bytes.map_or(most, |bytes| most.min(bytes)) / blocks / BORDER_BYTES * BORDER_BYTES
+    }
 }
 
 #[cfg(test)]
 mod tests;
-mod windows;
-
-pub use windows::Windows;

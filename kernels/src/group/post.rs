@@ -1,4 +1,4 @@
-//! The post of a rank that arrives at a call.
+//! The post of a rank that arrives at a call: what it writes in its descriptor, and compares of it.
 
 use super::slot_swap;
 use crate::{
@@ -9,13 +9,13 @@ use crate::{
     },
     memory::HostBuf,
     shm::{
-        codes::Access,
+        codes::{self, Access},
         records::{CallDescriptor, FIRST_BYTES, MESSAGE_BYTES, PAYLOAD_BYTES, RankRecord, TINY_BYTES},
     },
     sync::atomics::Ordering,
     tuning,
 };
-use consonance_spec::Kind;
+use consonance_spec::{Kind, Signature};
 use std::{mem, ptr};
 
 /// The bits of a signature's code in a descriptor's head; the access lies above them.
@@ -133,40 +133,115 @@ impl<'a> From<&'a [u8]> for Inline<'a> {
     }
 }
 
-/// The contents of a descriptor.
+/// What a rank brings to a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Post<'a> {
-    pub(crate) fingerprint: u64,
-    pub(crate) head: u32,
-    /// The root plus 1; 0 if the call has none.
-    pub(crate) root: u32,
+pub(crate) struct Arrival<'a> {
+    pub(crate) signature: &'a Signature,
+    /// How the rank shares memory.
+    pub(crate) access: Access,
     /// Bytes of this rank's data.
     pub(crate) bytes: usize,
     pub(crate) payload: Inline<'a>,
+    /// Bytes of the payload of the only peer, as far as this rank knows: only the speed depends on
+    /// it.
+    pub(crate) awaited: usize,
     /// Where the others may read this rank's data; null if they may not.
     pub(crate) input: *const u8,
-    /// Where the others may write this rank's result. Where they do not, the count of the call:
-    /// see [`count_word`](super::posted::count_word).
+    /// Where the others may write this rank's result; null if they may not.
     pub(crate) output: *mut u8,
 }
 
-impl CallDescriptor {
-    /// Publishes an arrival, with its payload at `place`. With `has_lines` this core owns the cache
-    /// lines of that place.
+impl<'a> Arrival<'a> {
+    /// Returns the arrival of a rank whose `bytes` bytes of data the others read, if any, in its
+    /// payload.
+    #[inline]
+    pub(crate) fn inline(
+        signature: &'a Signature,
+        access: Access,
+        bytes: usize,
+        payload: Inline<'a>,
+        awaited: usize,
+    ) -> Arrival<'a> {
+        Arrival { signature, access, bytes, payload, awaited, input: ptr::null(), output: ptr::null_mut() }
+    }
+
+    /// Returns the arrival of a rank whose `bytes` bytes of data the others read at `input`, or
+    /// find by that word.
+    #[inline]
+    pub(crate) fn shared(
+        signature: &'a Signature,
+        access: Access,
+        bytes: usize,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Arrival<'a> {
+        Arrival { signature, access, bytes, payload: Inline::EMPTY, awaited: 0, input, output }
+    }
+
+    /// Whether the block of each rank is private to it in all buffers.
+    fn is_divided(&self) -> bool {
+        matches!(self.access, Access::DividedToAll | Access::DividedToOwn | Access::DividedToRoot)
+    }
+}
+
+/// The contents of a descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Post<'a> {
+    fingerprint: u64,
+    pub(super) head: u32,
+    /// The root plus 1; 0 if the call has none.
+    root: u32,
+    /// Bytes of this rank's data.
+    bytes: usize,
+    payload: Inline<'a>,
+    input: *const u8,
+    /// Where the others may write this rank's result. Where they do not, the
+    /// [count](count_word) of the call, for reports.
+    output: *mut u8,
+    /// Whether all ranks have as many bytes.
+    is_divided: bool,
+}
+
+impl<'a> Post<'a> {
+    #[inline]
+    pub(super) fn new(arrival: &Arrival<'a>) -> Post<'a> {
+        let Arrival { signature, access, bytes, payload, input, output, .. } = *arrival;
+        let is_divided = arrival.is_divided();
+        Post {
+            fingerprint: codes::fingerprint(signature),
+            head: codes::code(signature) | (access as u32) << CODE_BITS,
+            root: signature.root.map_or(0, |root| root as u32 + 1),
+            bytes,
+            payload,
+            input,
+            output: if is_divided { output } else { ptr::without_provenance_mut(count_word(signature)) },
+            is_divided,
+        }
+    }
+
+    /// Returns what the rank compares of it.
+    #[inline]
+    pub(super) fn posted(&self) -> Posted {
+        let Post { fingerprint, head, root, bytes, is_divided, .. } = *self;
+        Posted { fingerprint, head, root, bytes: is_divided.then_some(bytes) }
+    }
+
+    /// Publishes an arrival in this descriptor, with its payload at `place`. With `has_lines` this
+    /// core owns the cache lines of that place.
     ///
     /// # Safety
     /// Called by the descriptor's rank alone, which has settled call `sequence - 2`, and call
     /// `sequence - 1` if this one is no message; `place` is that of its [payload](Places::payload),
     /// which has no more bytes than [`Places::bytes`].
     #[inline]
-    pub(crate) unsafe fn publish(&self, sequence: u64, arrival: &Post<'_>, place: *mut u8, has_lines: bool) {
-        let Inline { data, words } = arrival.payload;
-        self.fingerprint.store(arrival.fingerprint, Ordering::Relaxed);
-        self.head.store(arrival.head, Ordering::Relaxed);
-        self.root.store(arrival.root, Ordering::Relaxed);
-        self.bytes.store(arrival.bytes as u64, Ordering::Relaxed);
-        self.input.store(arrival.input.cast_mut(), Ordering::Relaxed);
-        self.output.store(arrival.output, Ordering::Relaxed);
+    pub(super) unsafe fn publish(&self, descriptor: &CallDescriptor, sequence: u64, place: *mut u8, has_lines: bool) {
+        let Inline { data, words } = self.payload;
+        descriptor.fingerprint.store(self.fingerprint, Ordering::Relaxed);
+        descriptor.head.store(self.head, Ordering::Relaxed);
+        descriptor.root.store(self.root, Ordering::Relaxed);
+        descriptor.bytes.store(self.bytes as u64, Ordering::Relaxed);
+        descriptor.input.store(self.input.cast_mut(), Ordering::Relaxed);
+        descriptor.output.store(self.output, Ordering::Relaxed);
         // SAFETY: the payload fits, and no rank reads there now, as the caller promises.
         unsafe {
             match has_lines {
@@ -178,17 +253,44 @@ impl CallDescriptor {
             }
         }
         // SYNC POINT arrival: pairs with `arrived`.
-        self.sequence.store(sequence, Ordering::Release);
+        descriptor.sequence.store(sequence, Ordering::Release);
     }
+}
 
-    /// Prefetches for writing the first part of the descriptor, which the others read when it was
-    /// last published: this core owns these lines again when it
-    /// [publishes](CallDescriptor::publish) the descriptor next. More lines would not arrive in
-    /// time.
+/// Prefetches for writing the first part of a descriptor, which the others read when it was last
+/// published: this core owns these lines again when it [publishes](Post::publish) the descriptor
+/// next. More lines would not arrive in time.
+#[inline]
+pub(super) fn fetch_descriptor(descriptor: &CallDescriptor, ranks: usize) {
+    let bytes = mem::offset_of!(CallDescriptor, payload) + first_bytes(ranks);
+    fetch_to_write(ptr::from_ref(descriptor).cast(), bytes);
+}
+
+/// What a rank compares of its own call with the calls of its peers.
+#[derive(Clone, Copy)]
+pub(super) struct Posted {
+    pub(super) fingerprint: u64,
+    pub(super) head: u32,
+    /// The root plus 1; 0 if the call has none.
+    pub(super) root: u32,
+    /// The bytes of this rank's data, if all ranks have as many.
+    pub(super) bytes: Option<usize>,
+}
+
+impl Posted {
+    /// Whether a peer that has arrived with this descriptor makes the same call.
     #[inline]
-    pub(crate) fn fetch(&self, ranks: usize) {
-        fetch_to_write(ptr::from_ref(self).cast(), mem::offset_of!(CallDescriptor, payload) + first_bytes(ranks));
+    pub(super) fn agrees(&self, descriptor: &CallDescriptor) -> bool {
+        descriptor.fingerprint() == self.fingerprint
+            && descriptor.head() == self.head
+            && descriptor.root() == self.root
+            && self.bytes.is_none_or(|bytes| descriptor.bytes() == bytes)
     }
+}
+
+/// Encodes the count of a call in a word of its descriptor: 0 for a call without a count.
+pub(super) fn count_word(signature: &Signature) -> usize {
+    signature.count.map_or(0, |count| count.saturating_add(1))
 }
 
 #[cfg(test)]

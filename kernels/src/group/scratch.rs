@@ -5,7 +5,6 @@ use crate::{
     os::process_memory::Process,
     shm::records::{FIRST_BYTES, TILE_BYTES},
 };
-use std::ops::Range;
 
 /// The addresses of all ranks' buffers, and buffers for their data.
 pub(crate) struct Addresses {
@@ -17,15 +16,10 @@ pub(crate) struct Addresses {
     pub(crate) targets: Vec<*mut u8>,
     /// The size and location of each rank's data in this step.
     pub(crate) data: Vec<Data>,
-    /// The ranges of the heaps that each rank has passed as inputs and as outputs, and that have
-    /// pages; empty until a rank has passed one.
-    pub(crate) seen: Vec<[Range<usize>; 2]>,
     /// Buffer for data read out of other processes.
     pub(crate) scratch: Vec<u64>,
     /// The words with which this rank's payload ends.
     pub(crate) words: Vec<u64>,
-    /// This rank's payload, if it has at most [`FIRST_BYTES`].
-    pub(crate) own: InlinePayload,
 }
 
 /// A payload of at most [`FIRST_BYTES`], with room for whole small tiles.
@@ -37,8 +31,8 @@ impl Addresses {
     pub(super) fn new(size: usize) -> Addresses {
         let (inputs, outputs) = (Vec::with_capacity(size), Vec::with_capacity(size));
         let (sources, targets) = (Vec::with_capacity(size), Vec::with_capacity(size + 1));
-        let (data, scratch, own) = (Vec::with_capacity(size), Vec::new(), [0; _]);
-        Addresses { inputs, outputs, sources, targets, data, seen: Vec::new(), scratch, words: Vec::new(), own }
+        let data = Vec::with_capacity(size);
+        Addresses { inputs, outputs, sources, targets, data, scratch: Vec::new(), words: Vec::new() }
     }
 }
 

@@ -8,7 +8,7 @@
 //! the same call, and the data of a tiny call. Further cache lines hold the data of a small call.
 //!
 //! Each rank has four descriptors, four places for the payloads of messages, and two for those of
-//! other calls, used in turn. Before a message (`group/message.rs`), call `e`, a rank has settled
+//! other calls, used in turn. Before a message (`group/meeting.rs`), call `e`, a rank has settled
 //! call `e - 2`: every peer has arrived there. Before another call it has settled call `e - 1`.
 //!
 //! * A peer that has arrived at call `e` has read the payloads of `e - 1`. So a rank may write the

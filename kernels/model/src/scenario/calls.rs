@@ -26,7 +26,7 @@ pub(super) const FOREVER: Duration = Duration::MAX;
 /// Makes a group of threads.
 pub(super) fn threads(ranks: usize, timeout: Duration) -> Vec<Endpoint> {
     let endpoints = Endpoint::group(ranks, timeout);
-    watch_payloads(endpoints[0].state.records());
+    watch_payloads(endpoints[0].member().records());
     endpoints
 }
 
@@ -70,7 +70,7 @@ pub(super) fn sum_of(endpoint: &mut Endpoint, call: usize, count: usize) -> Resu
     let own: Vec<u64> = (0..count).map(|index| value(rank, call, index)).collect();
     let mut sums = vec![0; count];
     let own = own.as_slice().into();
-    endpoint.exchange(&SUM, Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
+    endpoint.step(&SUM).exchange(Some(own))?.reduce(&Reducer, 0, Some(own), &mut sums.as_mut_slice().into())?;
     for (index, &sum) in sums.iter().enumerate() {
         assert_eq!(sum, total(endpoint, call, index), "element {index} in call {call}");
     }
@@ -93,7 +93,7 @@ pub(super) fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::All)?;
+    endpoint.step(&SUM).divided(&Reducer, None, Some(HostBufMut::from(data.share())), Targets::All)?;
     for (index, &element) in data.read().iter().enumerate() {
         assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
     }
@@ -118,7 +118,7 @@ pub(super) fn sum_published_as(
     }
     let mut sums = vec![0; data.share().len()];
     let count = sums.len();
-    endpoint.published(signature, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |peers| {
+    endpoint.step(signature).published(Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |peers| {
         peers.reduce(&Reducer, 0, &mut sums[..count].as_mut().into())
     })?;
     for (index, &element) in sums.iter().enumerate() {
@@ -135,12 +135,12 @@ pub(super) fn send_from(root: usize, endpoint: &mut Endpoint, data: &mut Data, c
         for (index, element) in data.write().iter_mut().enumerate() {
             *element = value(root, call, index);
         }
-        return endpoint.published(&signature, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Ok(()));
+        return endpoint.step(&signature).published(Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Ok(()));
     }
     let mut received = vec![0; count];
-    endpoint.published(&signature, None, Chunking::WHOLE, |peers| {
-        peers.copy(root, 0..count, &mut received.as_mut_slice().into())
-    })?;
+    endpoint
+        .step(&signature)
+        .published(None, Chunking::WHOLE, |peers| peers.copy(root, 0..count, &mut received.as_mut_slice().into()))?;
     for (index, &element) in received.iter().enumerate() {
         assert_eq!(element, value(root, call, index), "element {index} in call {call}");
     }
@@ -153,7 +153,7 @@ pub(super) fn sum_own_block(endpoint: &mut Endpoint, data: &mut Data, call: usiz
     for (index, element) in data.write().iter_mut().enumerate() {
         *element = value(rank, call, index);
     }
-    endpoint.divided(&SUM, &Reducer, None, Some(HostBufMut::from(data.share())), Targets::Own)?;
+    endpoint.step(&SUM).divided(&Reducer, None, Some(HostBufMut::from(data.share())), Targets::Own)?;
     let count = data.share().len();
     for (index, &element) in data.read().iter().enumerate() {
         let is_own = partition::block(count, endpoint.world().size(), rank).contains(&index);
@@ -182,7 +182,7 @@ pub(super) fn swap_blocks(endpoint: &mut Endpoint, call: usize, counts: [[usize;
         peers.copy_block(peer, start, &mut received.as_mut_slice().into())
     };
     let is_published = if is_short {
-        let payloads = endpoint.exchange_with_words(&blocks, &words, send)?;
+        let payloads = endpoint.step(&blocks).exchange_with_words(&words, send)?;
         payloads.words(peer, &mut told)?;
         if are_alike {
             payloads.copy(peer, start, &mut received.as_mut_slice().into())?;
@@ -193,13 +193,13 @@ pub(super) fn swap_blocks(endpoint: &mut Endpoint, call: usize, counts: [[usize;
             payloads.words(peer, &mut told)?;
             Ok::<_, Fault>(are_alike.then_some(largest))
         };
-        endpoint.published_with_words(&blocks, &words, (send, &own), agree, |peers| copy(peers, &mut received))?
+        endpoint.step(&blocks).published_with_words(&words, (send, &own), agree, |peers| copy(peers, &mut received))?
     };
     assert_eq!(told, counts[peer].map(|count| count as u64), "the counts of rank {peer} in call {call}");
     assert_eq!(is_published, are_alike);
     if !is_published {
         let chunking = Chunking::blocks(2, 16 * largest);
-        endpoint.published_in_blocks(&blocks, send, &own, chunking, |peers| copy(peers, &mut received))?;
+        endpoint.step(&blocks).published_in_blocks(send, &own, chunking, |peers| copy(peers, &mut received))?;
     }
     for (index, &element) in received.iter().enumerate() {
         assert_eq!(element, value(peer, call, start + index), "element {index} in call {call}");

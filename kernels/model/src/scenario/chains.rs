@@ -12,12 +12,19 @@ pub(super) fn chain_of_waits() {
     let [first, second, _third] = [(); 3].map(|()| endpoints.next().expect("three ranks"));
     let other = loom::thread::spawn(move || {
         let pair = second.pair(2).unwrap();
-        assert_eq!(pair.wait_for_all(|_| false), Err(Fault::Missing(vec![1])), "rank 2 in the pair");
+        assert_eq!(
+            pair.participant.meeting.waiter.wait_for_all(|_| false),
+            Err(Fault::Missing(vec![1])),
+            "rank 2 in the pair"
+        );
         (second, pair)
     });
     // Relaxed: what rank 0 is told of later does not depend on what else it sees.
-    if first.state.sleeper(1).blocker.load(Ordering::Relaxed) != 0 {
-        assert_eq!(first.wait_for(|peer| peer == 1, |_| false), Err(Fault::Missing(vec![2])));
+    if first.member().state.sleeper(1).blocker.load(Ordering::Relaxed) != 0 {
+        assert_eq!(
+            first.participant.meeting.waiter.wait_for(|peer| peer == 1, |_| false),
+            Err(Fault::Missing(vec![2]))
+        );
     }
     drop(other.join().unwrap());
 }

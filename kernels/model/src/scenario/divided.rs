@@ -32,7 +32,7 @@ pub(super) fn divided_with_a_deadline() {
 
 /// Returns the heap of this rank, which is a process of its own.
 pub(super) fn heap(endpoint: &Endpoint) -> Data {
-    Data::in_heap(endpoint.state.shared_segment().expect("a group of processes"), endpoint.world().rank())
+    Data::in_heap(endpoint.member().state.shared_segment().expect("a group of processes"), endpoint.world().rank())
 }
 
 /// Two calls on heaps that both processes write.
@@ -53,7 +53,7 @@ pub(super) fn divided_in_heaps_with_a_deadline() {
         let result = (1..=2).try_for_each(|call| sum_in_place(&mut endpoint, &mut data, call));
         assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
         // On a busy machine a rank may have waited too long. Its heap is then private.
-        if !endpoint.state.shared_segment().expect("a group of processes").has_detached() {
+        if !endpoint.member().state.shared_segment().expect("a group of processes").has_detached() {
             data.write();
         }
         Some(endpoint)
@@ -68,7 +68,8 @@ pub(super) fn published_with_a_failure() {
             sum_published(&mut endpoint, &mut data, 1)
         } else {
             endpoint
-                .published(&SUM, Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Err(Fault::TooManyGroups))
+                .step(&SUM)
+                .published(Some(HostBuf::from(&*data.share())), Chunking::WHOLE, |_| Err(Fault::TooManyGroups))
         };
         let expected = match endpoint.world().rank() {
             0 => Fault::Aborted(Abort { rank: 1, reason: Reason::Failure }),

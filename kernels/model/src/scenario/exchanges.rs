@@ -29,7 +29,7 @@ pub(super) fn exchange_in_traded_places() {
         let own = [value(endpoint.world().rank(), 4, 0); TRADED];
         let mut other = [0; TRADED];
         let peer = 1 - endpoint.world().rank();
-        let payloads = endpoint.exchange(&blocks, Some(own.as_slice().into())).unwrap();
+        let payloads = endpoint.step(&blocks).exchange(Some(own.as_slice().into())).unwrap();
         payloads.copy(peer, 0, &mut other.as_mut_slice().into()).unwrap();
         assert_eq!(other, [value(peer, 4, 0); TRADED]);
         Some(endpoint)
@@ -44,7 +44,7 @@ pub(super) fn exchange_of_different_kinds() {
         sum(&mut endpoint, 1).unwrap();
         let own = [value(rank, 2, 0); TRADED];
         let signature = if rank == 0 { SUM } else { TO_ONE };
-        let found = endpoint.exchange(&signature, Some(own.as_slice().into())).map(drop);
+        let found = endpoint.step(&signature).exchange(Some(own.as_slice().into())).map(drop);
         assert_eq!(found, Err(Fault::Mismatch));
         sum_of(&mut endpoint, 3, TRADED).unwrap();
         Some(endpoint)

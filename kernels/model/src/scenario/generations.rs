@@ -52,8 +52,8 @@ pub(super) fn split_of_processes() {
                 Ok(inner) => {
                     let mut inner = inner.expect("a member");
                     // Relaxed: this rank stored it.
-                    let generation = inner.state.records()[0].counters.taken.load(Ordering::Relaxed);
-                    let place = inner.state.records().as_ptr().addr();
+                    let generation = inner.member().records()[0].counters.taken.load(Ordering::Relaxed);
+                    let place = inner.member().records().as_ptr().addr();
                     let news = BEGUN.with_borrow_mut(|begun| begun.insert((place, generation)));
                     assert!(news, "two groups of one place in one generation");
                     sum(&mut inner, call).unwrap();

@@ -31,10 +31,10 @@ fn give_as(
 ) -> Result<(), Fault> {
     let given: Vec<u64> = (0..count).map(|index| value(root, call, index)).collect();
     if endpoint.world().rank() == root {
-        return endpoint.send_message(signature, None, HostBuf::from(given.as_slice()));
+        return endpoint.step(signature).send_message(None, HostBuf::from(given.as_slice()));
     }
     let mut received = vec![0; count];
-    let payloads = endpoint.receive_message(signature, None, root, count * size_of::<u64>())?;
+    let payloads = endpoint.step(signature).receive_message(None, root, count * size_of::<u64>())?;
     payloads.copy(root, 0, &mut received.as_mut_slice().into())?;
     assert_eq!(received, given, "call {call}");
     Ok(())
@@ -81,7 +81,7 @@ pub(super) fn one_way_with_a_mismatch_and_one_that_leaves() {
             return None;
         }
         give(0, &mut endpoint, 1, 1).unwrap();
-        let gathered = endpoint.receive_messages(&gather, None, [1u64].as_slice().into(), 8).map(drop);
+        let gathered = endpoint.step(&gather).receive_messages(None, [1u64].as_slice().into(), 8).map(drop);
         assert_eq!(gathered, Err(Fault::Left(1)));
         assert!(endpoint.take_differing_late().is_some());
         Some(endpoint)
@@ -105,12 +105,12 @@ pub(super) fn one_way_to_one() {
         for (call, counts) in [(1, None), (2, Some(&[TRADED; 2][..]))] {
             let own = [value(rank, call, 0); TRADED];
             if rank == 0 {
-                endpoint.send_message(&gather, counts, own.as_slice().into()).unwrap();
+                endpoint.step(&gather).send_message(counts, own.as_slice().into()).unwrap();
                 continue;
             }
             let mut other = [0; TRADED];
             let payloads =
-                endpoint.receive_messages(&gather, counts, own.as_slice().into(), size_of_val(&own)).unwrap();
+                endpoint.step(&gather).receive_messages(counts, own.as_slice().into(), size_of_val(&own)).unwrap();
             payloads.copy(0, 0, &mut other.as_mut_slice().into()).unwrap();
             assert_eq!(other, [value(0, call, 0); TRADED]);
         }
@@ -149,11 +149,11 @@ pub(super) fn one_way_of_other_counts() {
         let (counts, given) = ([rank, TRADED], [5u64; TRADED]);
         let scatter = Signature { detail: 1 + rank as u64, count: None, ..broadcast(0) };
         let calls = if rank == 0 {
-            endpoint.send_message(&scatter, Some(&counts), given.as_slice().into()).unwrap();
+            endpoint.step(&scatter).send_message(Some(&counts), given.as_slice().into()).unwrap();
             endpoint.settle().unwrap();
             endpoint.take_differing_late()
         } else {
-            let received = endpoint.receive_message(&scatter, Some(&counts), 0, size_of_val(&given)).map(drop);
+            let received = endpoint.step(&scatter).receive_message(Some(&counts), 0, size_of_val(&given)).map(drop);
             assert_eq!(received, Err(Fault::Mismatch));
             endpoint.take_differing()
         };

@@ -103,7 +103,7 @@ pub(super) fn windows_and_next_round() {
         let mut long = data(&endpoint, 1, 33);
         if endpoint.world().rank() == 1 {
             let mut windows = 0;
-            let result = endpoint.published(&SUM, Some(HostBuf::from(&*long.share())), Chunking::WHOLE, |_| {
+            let result = endpoint.step(&SUM).published(Some(HostBuf::from(&*long.share())), Chunking::WHOLE, |_| {
                 windows += 1;
                 if windows == 2 { Err(Fault::TooManyGroups) } else { Ok(()) }
             });

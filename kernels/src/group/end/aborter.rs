@@ -1,20 +1,18 @@
 //! Ending a group from any thread.
 
 use super::abort::{Abort, Fault, Reason};
-use crate::{group::state::GroupState, shm::records::Generation};
-use std::{ops::Range, sync::Arc, time::Duration};
+use crate::group::member::Member;
+use std::{ops::Range, time::Duration};
 
 /// Ends a group from any thread, without waiting.
 #[derive(Clone)]
 pub struct Aborter {
-    state: Arc<GroupState>,
-    generation: Generation,
-    rank: usize,
+    member: Member,
 }
 
 impl Aborter {
-    pub(crate) fn new(state: Arc<GroupState>, generation: Generation, rank: usize) -> Aborter {
-        Aborter { state, generation, rank }
+    pub(in crate::group) fn new(member: Member) -> Aborter {
+        Aborter { member }
     }
 
     /// Ends the group, and the groups split from it, in the name of this rank. If this rank was
@@ -32,27 +30,30 @@ impl Aborter {
     }
 
     fn end(&self, turn: Option<u64>, reason: Reason) {
-        if !self.state.forked() {
-            let culprit = self.state.culprit(self.generation, self.rank);
-            let reason = if culprit == self.rank { reason } else { Reason::Leave };
-            self.state.abort_in(self.generation, turn, Abort { rank: culprit, reason });
+        let Member { state, world, generation } = &self.member;
+        if !state.forked() {
+            let culprit = state.culprit(*generation, world.rank());
+            let reason = if culprit == world.rank() { reason } else { Reason::Leave };
+            state.abort_in(*generation, turn, Abort { rank: culprit, reason });
         }
     }
 
     /// Whether the group was ended in a turn that comes after `turn`, by fewer than 64. False where
     /// the end has no turn.
     pub fn ended_after(&self, turn: u64) -> bool {
-        !self.state.forked() && self.state.ended_after(self.generation, turn)
+        let Member { state, generation, .. } = &self.member;
+        !state.forked() && state.ended_after(*generation, turn)
     }
 
     /// Ends the group because `rank` did not come before a deadline of this one, which has waited
     /// for `timeout`. Returns the rank at fault: if `rank` waits for another one in turn, the end
     /// of that chain.
     pub fn give_up(&self, rank: usize, timeout: Duration) -> usize {
-        if self.state.forked() {
+        let Member { state, world, generation } = &self.member;
+        if state.forked() {
             return rank;
         }
-        match self.state.give_up(self.generation, self.rank, &[rank], timeout / 2) {
+        match state.give_up(*generation, world.rank(), &[rank], timeout / 2) {
             Fault::Missing(missing) => missing.first().copied().unwrap_or(rank),
             Fault::Aborted(abort) => abort.rank,
             _ => rank,
@@ -61,17 +62,18 @@ impl Aborter {
 
     /// Returns the rank that holds up `rank`: itself, or the end of its chain of waits.
     pub fn held_up_by(&self, rank: usize) -> usize {
-        if self.state.forked() { rank } else { self.state.end_of_waits(self.rank, rank) }
+        let Member { state, world, .. } = &self.member;
+        if state.forked() { rank } else { state.end_of_waits(world.rank(), rank) }
     }
 
     /// Returns the abort that ended the group, if it was ended; `None` in a forked process.
     pub fn aborted(&self) -> Option<Abort> {
-        if self.state.forked() { None } else { self.state.aborted(self.generation) }
+        if self.member.state.forked() { None } else { self.member.aborted() }
     }
 
     /// Records that the process of `ranks` takes part no more, and why. If they had not all left
     /// before, this ends the group for good.
     pub fn lose(&self, ranks: Range<usize>, reason: Reason) {
-        self.state.lose(ranks, reason);
+        self.member.state.lose(ranks, reason);
     }
 }

@@ -7,13 +7,11 @@ use super::{
 };
 use crate::{
     group::{
-        call_context::corrupt,
         chains::Blocked,
-        end::abort::{Abort, Fault, Reason},
-        state::GroupState,
+        end::abort::{Fault, Reason},
+        member::Member,
     },
     memory::{HostBuf, HostBufMut},
-    shm::records::Generation,
     sync::{
         atomics::{Mutex, MutexGuard, Ordering, fence},
         wait::WaitPolicy,
@@ -31,9 +29,7 @@ use std::{
 pub struct Mail(Arc<Shared>);
 
 struct Shared {
-    state: Arc<GroupState>,
-    world: World,
-    generation: Generation,
+    member: Member,
     peers: Box<[usize]>,
     open: Mutex<Open>,
 }
@@ -61,18 +57,19 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Mail {
     /// Makes a mailbox. It takes memory of the group from the first request on.
-    pub(crate) fn new(state: Arc<GroupState>, world: World, generation: Generation) -> Mail {
+    pub(crate) fn new(member: Member) -> Mail {
+        let Member { world, generation, .. } = member;
         let rank = world.rank();
         let outgoing = (0..world.size()).map(|to| Outgoing::new(rank, to, generation)).collect();
         let incoming = Incoming::new(rank, world.size(), generation);
         let open = Open { has_ends: false, outgoing, incoming, closed: None, polling: 0, sleeping: 0 };
         let peers = world.peers().collect();
-        Mail(Arc::new(Shared { state, world, generation, peers, open: Mutex::new(open) }))
+        Mail(Arc::new(Shared { member, peers, open: Mutex::new(open) }))
     }
 
     /// Returns this rank and the number of ranks.
     pub fn world(&self) -> World {
-        self.0.world
+        self.0.member.world
     }
 
     /// Sends `data`, of the type with this [label](super::Envelope::label), to rank `to`. Calls
@@ -89,19 +86,19 @@ impl Mail {
         deadline: Option<Deadline>,
         finish: Finish,
     ) {
-        assert!(to < self.0.world.size(), "rank {to} of {}", self.0.world.size());
+        assert!(to < self.0.member.world.size(), "rank {to} of {}", self.0.member.world.size());
         self.post(finish, |shared, open, finish, finished| {
-            if let Some(fault) = open.outgoing[to].take_refusal(&shared.state) {
+            if let Some(fault) = open.outgoing[to].take_refusal(&shared.member.state) {
                 finished.push((finish, Err(fault)));
                 return Ok(());
             }
             let sending = Sending { data, label, tag, deadline, finish };
-            if to == shared.world.rank() {
+            if to == shared.member.world.rank() {
                 let sent = open.incoming.deliver_own(sending.envelope(), data.as_bytes(), finished);
                 finished.push((sending.finish, sent.map(|()| to)));
                 return Ok(());
             }
-            match open.outgoing[to].open(&shared.state) {
+            match open.outgoing[to].open(&shared.member.state) {
                 Ok(()) => open.outgoing[to].add(sending),
                 Err(error) => return Err((sending.finish, shared.no_memory(error.raw_os_error()))),
             }
@@ -124,14 +121,18 @@ impl Mail {
         deadline: Option<Deadline>,
         finish: Finish,
     ) {
-        assert!(from.is_none_or(|from| from < self.0.world.size()), "rank {from:?} of {}", self.0.world.size());
+        assert!(
+            from.is_none_or(|from| from < self.0.member.world.size()),
+            "rank {from:?} of {}",
+            self.0.member.world.size()
+        );
         self.post(finish, |shared, open, finish, finished| {
-            let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.state));
+            let refused = from.and_then(|from| open.outgoing[from].take_refusal(&shared.member.state));
             match refused {
                 Some(fault) => finished.push((finish, Err(fault))),
                 None => {
                     let receive = Receive { data, label, from, tag, deadline, finish };
-                    if let Some(sender) = open.incoming.add(&shared.state, receive, finished) {
+                    if let Some(sender) = open.incoming.add(&shared.member.state, receive, finished) {
                         shared.tell(sender);
                     }
                 }
@@ -207,7 +208,7 @@ impl Mail {
     ) {
         let shared = &*self.0;
         // In a fork the lock may be held for ever.
-        if shared.state.forked() {
+        if shared.member.state.forked() {
             return finish(Err(MailFault::Fault(Fault::Forked)));
         }
         let mut finished = Vec::new();
@@ -230,13 +231,13 @@ impl Mail {
     /// `limit` has passed. `peer` is the rank that is waited for, if it is one.
     pub fn wait(&self, peer: Option<usize>, limit: Option<Instant>, done: impl Fn() -> bool) -> bool {
         let shared = &*self.0;
-        let peer = peer.filter(|&peer| peer != shared.world.rank());
+        let peer = peer.filter(|&peer| peer != shared.member.world.rank());
         let mut blocked = None;
         let is_done = loop {
             if done() {
                 break true;
             }
-            if shared.state.forked() {
+            if shared.member.state.forked() {
                 return false;
             }
             if self.poll(&done) {
@@ -247,8 +248,8 @@ impl Mail {
             }
             blocked = self.sleep(peer, limit, &done);
         };
-        if let Some(blocked) = blocked.filter(|_| !shared.state.forked()) {
-            shared.state.say_unblocked(shared.world.rank(), blocked);
+        if let Some(blocked) = blocked.filter(|_| !shared.member.state.forked()) {
+            shared.member.state.say_unblocked(shared.member.world.rank(), blocked);
         }
         is_done
     }
@@ -256,27 +257,27 @@ impl Mail {
     /// Sleeps until a signal or until `limit`, and advances all requests before: for a thread whose
     /// requests nobody waits for now.
     pub fn rest(&self, limit: Instant) {
-        if !self.0.state.forked() {
+        if !self.0.member.state.forked() {
             let _ = self.sleep(None, Some(limit), &|| false);
         }
     }
 
     /// Wakes the threads that wait or rest.
     pub fn wake(&self) {
-        if !self.0.state.forked() {
-            self.0.state.wake(self.0.world.rank());
+        if !self.0.member.state.forked() {
+            self.0.member.state.wake(self.0.member.world.rank());
         }
     }
 
     /// Polls until `done`, for a short while.
     fn poll(&self, done: &impl Fn() -> bool) -> bool {
         let shared = &*self.0;
-        if shared.state.wait_policy == WaitPolicy::Block {
+        if shared.member.state.wait_policy == WaitPolicy::Block {
             return false;
         }
         shared.change(|open| open.polling += 1);
         let passes = std::cell::Cell::new(0u32);
-        let is_done = shared.state.wait_policy.look(&|| {
+        let is_done = shared.member.state.wait_policy.look(&|| {
             passes.set(passes.get() + 1);
             let mut finished = Vec::new();
             let mut open = shared.lock();
@@ -307,11 +308,12 @@ impl Mail {
     /// published of that.
     fn sleep(&self, peer: Option<usize>, limit: Option<Instant>, done: &impl Fn() -> bool) -> Option<Blocked> {
         let shared = &*self.0;
-        let event = &shared.state.sleeper(shared.world.rank()).wake;
+        let event = &shared.member.state.sleeper(shared.member.world.rank()).wake;
         let mut finished = Vec::new();
         let count = event.count();
-        let rank = shared.world.rank();
-        let blocked = peer.map(|peer| shared.state.say_blocked(rank, peer, shared.state.progress_seen(rank)));
+        let rank = shared.member.world.rank();
+        let blocked =
+            peer.map(|peer| shared.member.state.say_blocked(rank, peer, shared.member.state.progress_seen(rank)));
         let mut open = shared.lock();
         open.sleeping += 1;
         shared.say_awaits(&open);
@@ -325,7 +327,7 @@ impl Mail {
         self.end(finished);
         if !has_ended && !done() {
             let limit = first.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-            event.sleep(count, limit, shared.state.segment().is_some());
+            event.sleep(count, limit, shared.member.state.segment().is_some());
         }
         shared.change(|open| open.sleeping -= 1);
         blocked
@@ -333,13 +335,13 @@ impl Mail {
 
     /// Whether any request is open, or a message is to be withdrawn.
     pub fn is_busy(&self) -> bool {
-        !self.0.state.forked() && self.0.lock().is_busy()
+        !self.0.member.state.forked() && self.0.lock().is_busy()
     }
 
     /// Closes the mailbox: ends all requests with `fault`, and takes no more.
     pub(crate) fn close(&self, fault: &Fault) {
         let shared = &*self.0;
-        if shared.state.forked() {
+        if shared.member.state.forked() {
             return;
         }
         let mut finished = Vec::new();
@@ -358,7 +360,7 @@ impl Mail {
         finished.into_iter().for_each(|(finish, result)| finish(result));
         let others_sleep = self.0.lock().sleeping > 0;
         if others_sleep {
-            self.0.state.wake(self.0.world.rank());
+            self.0.member.state.wake(self.0.member.world.rank());
         }
     }
 }
@@ -378,14 +380,14 @@ impl Shared {
     /// Publishes whether a peer must signal this rank: a thread sleeps, and no other polls.
     fn say_awaits(&self, open: &Open) -> bool {
         let awaits = open.sleeping > 0 && open.polling == 0;
-        self.state.records()[self.world.rank()].sleeper.awaits_mail.store(awaits.into(), Ordering::Relaxed);
+        self.member.record().sleeper.awaits_mail.store(awaits.into(), Ordering::Relaxed);
         awaits
     }
 
     /// Reserves the ends of the rings that this rank reads.
     fn reserve(&self, open: &mut Open) -> Result<(), Fault> {
         if !open.has_ends {
-            let reserved = self.state.backing.reserve_ring_ends(self.world.rank());
+            let reserved = self.member.state.backing.reserve_ring_ends(self.member.world.rank());
             reserved.map_err(|error| self.no_memory(error.raw_os_error()))?;
             open.has_ends = true;
         }
@@ -394,11 +396,11 @@ impl Shared {
 
     /// Returns why the group takes no more requests, if it has ended.
     fn end(&self) -> Option<Fault> {
-        self.state.aborted(self.generation).map(Fault::Aborted)
+        self.member.aborted().map(Fault::Aborted)
     }
 
     fn no_memory(&self, code: Option<i32>) -> Fault {
-        self.state.abort(self.generation, Abort { rank: self.world.rank(), reason: Reason::Memory });
+        self.member.abort(self.member.world.rank(), Reason::Memory);
         Fault::NoMemory { bytes: 0, code }
     }
 
@@ -408,13 +410,13 @@ impl Shared {
             return;
         }
         for &peer in &self.peers {
-            let wrote = open.outgoing[peer].advance(&self.state, finished);
-            match open.incoming.advance(&self.state, peer, finished) {
+            let wrote = open.outgoing[peer].advance(&self.member.state, finished);
+            match open.incoming.advance(&self.member.state, peer, finished) {
                 Ok(has_come) if has_come || wrote => self.tell(peer),
                 Ok(_) => {}
                 Err(unreadable) => {
                     let fault = match unreadable {
-                        Unreadable::Corrupt => corrupt(&self.state, self.generation, peer),
+                        Unreadable::Corrupt => self.member.corrupt(peer),
                         Unreadable::Memory(error) => self.no_memory(error.raw_os_error()),
                     };
                     return open.close(&fault, finished);
@@ -427,17 +429,17 @@ impl Shared {
     fn tell(&self, peer: usize) {
         // SYNC POINT mail: pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
-        if self.state.records()[peer].sleeper.awaits_mail.load(Ordering::Relaxed) != 0 {
-            self.state.wake_for_progress(peer);
+        if self.member.records()[peer].sleeper.awaits_mail.load(Ordering::Relaxed) != 0 {
+            self.member.state.wake_for_progress(peer);
         }
     }
 
     /// Returns the fault for ranks that have not sent or received a message by its deadline, for
     /// which this rank has waited so long.
     fn late(&self, awaited: &[usize], waited: Duration) -> MailFault {
-        let missing = self.state.ends_of_waits(self.world.rank(), awaited);
+        let missing = self.member.state.ends_of_waits(self.member.world.rank(), awaited);
         let patience = waited.min(PATIENCE);
-        awaited.iter().for_each(|&peer| self.state.say_gives_up(self.world.rank(), peer, patience));
+        awaited.iter().for_each(|&peer| self.member.state.say_gives_up(self.member.world.rank(), peer, patience));
         MailFault::Late { awaited: awaited.to_vec(), missing }
     }
 
@@ -448,7 +450,7 @@ impl Shared {
             return;
         }
         // Asked before the end: a peer that left because of an abort had seen it.
-        let has_left = |peer| self.state.has_left(self.generation, peer);
+        let has_left = |peer| self.member.state.has_left(self.member.generation, peer);
         let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
         if let Some(fault) = self.end() {
             return open.close(&fault, finished);
@@ -457,7 +459,7 @@ impl Shared {
             // What a rank sent before it left is there.
             self.advance(open, finished);
             for &peer in &left {
-                self.state.say_gives_up(self.world.rank(), peer, PATIENCE);
+                self.member.state.say_gives_up(self.member.world.rank(), peer, PATIENCE);
                 open.outgoing[peer].end_all(&Fault::Left(peer), finished);
             }
             open.incoming.end_left(&self.peers, |peer| left.contains(&peer), finished);

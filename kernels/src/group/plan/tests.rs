@@ -5,7 +5,7 @@ const T: Tuning = Tuning::DEFAULT;
 #[test]
 fn the_way_changes_with_the_size() {
     let topology = Topology { ranks: 2, slot_bytes: Some(256 << 10), reads: false, tuning: &Tuning::DEFAULT };
-    let sum = |targets| Step::Divided { targets, input_size: 4, output_size: 4 };
+    let sum = |targets| StepKind::Divided { targets, input_size: 4, output_size: 4 };
     let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
     let parts = |count, blocks| Windows { count, blocks, stride: T.window_bytes / blocks };
     let all = sum(Targets::All);
@@ -24,8 +24,8 @@ fn the_way_changes_with_the_size() {
     let evenly = Windows { count: 8, blocks: 1, stride: T.window_bytes + BORDER_BYTES };
     assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(evenly));
     let wholes = |count| Windows { count, blocks: 1, stride: T.whole_window_bytes };
-    assert_eq!(topology.protocol(Step::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
-    let to_one = |bytes| topology.protocol(Step::Published(Chunking::one_way(bytes, 1)), bytes, false);
+    assert_eq!(topology.protocol(StepKind::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
+    let to_one = |bytes| topology.protocol(StepKind::Published(Chunking::one_way(bytes, 1)), bytes, false);
     assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
     assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
     let half = T.payloads_bytes / 2;
@@ -34,8 +34,8 @@ fn the_way_changes_with_the_size() {
     assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));
     let reading = Topology { reads: true, ..topology };
     let [even, odd] = [T.read_bytes, T.read_bytes + 4];
-    assert_eq!(reading.protocol(Step::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
-    assert_eq!(reading.protocol(Step::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
+    assert_eq!(reading.protocol(StepKind::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
+    assert_eq!(reading.protocol(StepKind::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
     assert_eq!(reading.protocol(sum(Targets::Own), even, false), Protocol::ProcessRead);
     assert_eq!(reading.protocol(sum(Targets::Own), odd, false), topology.protocol(sum(Targets::Own), odd, false));
     assert_eq!(reading.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
@@ -43,10 +43,10 @@ fn the_way_changes_with_the_size() {
     let threads = Topology { slot_bytes: None, ..topology };
     assert_eq!(threads.protocol(all, 4096, false), Protocol::InPlace);
     for (topology, most) in [(topology, T.some_payload_bytes), (threads, T.threads_payload_bytes)] {
-        assert_eq!(topology.moving(most, Chunking::WHOLE), Step::Exchange);
-        assert_eq!(topology.moving(most + 1, Chunking::WHOLE), Step::Published(Chunking::WHOLE));
-        assert_eq!(topology.gathering(half), Step::Exchange);
-        assert_eq!(topology.gathering(half + 1), Step::Published(Chunking::whole(half + 1)));
+        assert_eq!(topology.moving(most, Chunking::WHOLE), StepKind::Exchange);
+        assert_eq!(topology.moving(most + 1, Chunking::WHOLE), StepKind::Published(Chunking::WHOLE));
+        assert_eq!(topology.gathering(half), StepKind::Exchange);
+        assert_eq!(topology.gathering(half + 1), StepKind::Published(Chunking::whole(half + 1)));
         // With counts twice as much data, as long as these fit, too.
         let words = |bytes: usize| (PAYLOAD_BYTES - bytes) / size_of::<u64>();
         assert!(topology.rides_before(4, 2 * most) && !topology.rides_before(4, 2 * most + 1));
@@ -58,14 +58,14 @@ fn the_way_changes_with_the_size() {
 #[test]
 fn few_bytes_take_several_windows_of_small_slots() {
     let topology = Topology { ranks: 2, slot_bytes: Some(512), reads: true, tuning: &T };
-    let sum = Step::Divided { targets: Targets::All, input_size: 4, output_size: 4 };
+    let sum = StepKind::Divided { targets: Targets::All, input_size: 4, output_size: 4 };
     assert_eq!(topology.protocol(sum, 1100, false), Protocol::TwoShot(Windows { count: 3, blocks: 1, stride: 512 }));
     assert!(topology.rides_to_all(128) && !topology.rides_to_all(129));
     let windows = Windows { count: 3, blocks: 1, stride: 512 };
     for step in [topology.gathering(1100), topology.moving(1100, Chunking::one_way(1100, 1))] {
         assert_eq!(topology.protocol(step, 1100, false), Protocol::Staged(windows), "{step:?}");
     }
-    let blocks = Step::Published(Chunking::blocks(2, 1100));
+    let blocks = StepKind::Published(Chunking::blocks(2, 1100));
     assert_eq!(topology.protocol(blocks, 1100, false), Protocol::ProcessRead);
     assert_eq!(topology.windows(blocks, 1100), Windows { count: 3, blocks: 2, stride: 256 });
     // The payloads of usual slots have their usual limits.
@@ -83,7 +83,7 @@ fn later_windows_are_of_one_size() {
         groups.into_iter().flat_map(|(ranks, bytes)| [(ranks, bytes, &T), (ranks, bytes, &SMALL)])
     {
         let topology = Topology { ranks, slot_bytes: Some(slot_bytes), reads: false, tuning };
-        let step = |bytes| Step::Published(Chunking::blocks(ranks, bytes));
+        let step = |bytes| StepKind::Published(Chunking::blocks(ranks, bytes));
         let Windows { blocks, stride: first, .. } = topology.windows(step(usize::MAX), 1);
         let room = topology.room(blocks);
         assert!(first <= room && blocks * room <= slot_bytes, "{first} and {room} bytes of {blocks} in {slot_bytes}");

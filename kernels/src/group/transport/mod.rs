@@ -1,12 +1,13 @@
 //! The protocols that move data from rank to rank, other than inline payloads.
 
-mod heaps;
+mod divided;
 mod in_place;
-mod process_read;
 mod staged;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod two_shot;
-mod windows;
 
-pub(super) use staged::Showing;
+pub(super) use divided::Divided;
+pub(super) use in_place::divided_in_place;
+pub(super) use staged::{Input, Showing, in_windows};
+pub(super) use two_shot::divided_on_stage;

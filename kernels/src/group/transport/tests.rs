@@ -77,7 +77,7 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
                     let mut parts = parts.iter_mut().enumerate();
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..part.len(), &mut part.as_mut_slice().into()))
                 };
-                endpoint.published(&signature, Some(send), Chunking::WHOLE, copy).unwrap();
+                endpoint.step(&signature).published(Some(send), Chunking::WHOLE, copy).unwrap();
                 // Data that the others have read can be written again.
                 memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
                 all.push((generation, count, parts));
@@ -125,7 +125,8 @@ fn blocks_of_sizes_that_peers_do_not_know_are_read_where_they_lie_or_where_they_
                     })?;
                     Ok::<_, Fault>(Some(most))
                 };
-                let published = endpoint.published_with_words(&signature, &[rank as u64], (send, &sent), agree, copy);
+                let published =
+                    endpoint.step(&signature).published_with_words(&[rank as u64], (send, &sent), agree, copy);
                 assert_eq!(published, Ok(true));
                 // Data that the others have read can be written again.
                 memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(7);
@@ -169,7 +170,7 @@ fn data_of_one_way_move_through_their_slots() {
                     parts.try_for_each(|(peer, part)| peers.copy(peer, 0..count, &mut part.as_mut_slice().into()))
                 };
                 let signature = Signature { root: Some(root), ..signature(kind, None, DType::U32) };
-                endpoint.published(&signature, has_data.then_some(send), chunking, copy).unwrap();
+                endpoint.step(&signature).published(has_data.then_some(send), chunking, copy).unwrap();
                 for (peer, part) in parts.iter().enumerate().filter(|(peer, _)| reads_from(*peer)) {
                     assert!(
                         *part == input(peer + generation, count),
@@ -203,7 +204,10 @@ fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
             scope.spawn(move || {
                 let rank = endpoint.world().rank();
                 let mut data = input(rank, ranks);
-                endpoint.divided(signature, reducer, None, Some(data.as_mut_slice().into()), Targets::Own).unwrap();
+                endpoint
+                    .step(signature)
+                    .divided(reducer, None, Some(data.as_mut_slice().into()), Targets::Own)
+                    .unwrap();
                 let sum = (0..ranks).map(|peer| input(peer, ranks)[rank]).fold(0, u32::wrapping_add);
                 assert_eq!(data[rank], sum);
             });
@@ -235,7 +239,7 @@ fn sums_of_any_size_in_any_memory() {
                         let apart = (generation % 2 == 1).then(|| data.clone());
                         let send = apart.as_ref().map(|apart| apart.as_slice().into());
                         let recv = memory.as_mut().map_or_else(|| data.as_mut_slice().into(), HostMemory::as_buf_mut);
-                        endpoint.divided(&signature, &reducer, send, Some(recv), targets).unwrap();
+                        endpoint.step(&signature).divided(&reducer, send, Some(recv), targets).unwrap();
                         if let Some(memory) = memory {
                             data.copy_from_slice(memory.as_buf().as_slice().unwrap());
                         }
@@ -243,7 +247,7 @@ fn sums_of_any_size_in_any_memory() {
                     }
                 }
             }
-            let can = endpoint.is_read([0u8].as_ptr());
+            let can = endpoint.member().is_readable([0u8].as_ptr());
             assert_eq!(endpoint.topology().reads, reads == Reads::All && ranks > 1 && can);
             sums
         });

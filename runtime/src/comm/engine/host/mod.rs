@@ -273,7 +273,7 @@ impl Engine for Host {
         let waited = self.settle(signature.kind, None)?;
         self.endpoint.begin_call();
         self.endpoint.add_wait(waited);
-        let done = self.endpoint.refuse(signature, why);
+        let done = self.endpoint.step(signature).refuse(why);
         self.hear_late();
         done.map_err(|fault| self.group_failure(fault, signature.kind))
     }

@@ -7,7 +7,7 @@ use consonance_kernels::{
     digest::mix,
     group::{
         Endpoint, Fault, Payloads, PeerBuffers,
-        plan::{Chunking, Step},
+        plan::{Chunking, StepKind},
     },
     memory::{HostBuf, HostBufMut},
 };
@@ -27,13 +27,13 @@ pub(super) fn all_to_all(
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let even = recv.count() / size;
     let part = |_| (even * rank, even);
-    if endpoint.topology().moving(recv.bytes(), Chunking::WHOLE) == Step::Exchange {
-        let payloads = endpoint.exchange(signature, Some(send.unwrap_or_else(|| recv.as_buf())))?;
+    if endpoint.topology().moving(recv.bytes(), Chunking::WHOLE) == StepKind::Exchange {
+        let payloads = endpoint.step(signature).exchange(Some(send.unwrap_or_else(|| recv.as_buf())))?;
         return from_payloads(&payloads, (rank, size), send, recv, part);
     }
     let send = send.unwrap_or_else(|| scratch.copy(recv.as_buf()));
     let chunking = Chunking::blocks(size, even * size * recv.dtype().size());
-    endpoint.published(signature, Some(send), chunking, |peers| from_peers(peers, size, &mut recv, part))
+    endpoint.step(signature).published(Some(send), chunking, |peers| from_peers(peers, size, &mut recv, part))
 }
 
 /// Exchanges parts of different sizes. Every rank's counts travel with its parts: the position of a
@@ -59,7 +59,7 @@ pub(super) fn all_to_all_v(
     let rides = |count: usize| topology.rides_before(row.len(), count.saturating_mul(dtype.size()));
     let is_short = rides(own.count());
     if is_short {
-        let payloads = endpoint.exchange_with_words(signature, &row, own)?;
+        let payloads = endpoint.step(signature).exchange_with_words(&row, own)?;
         table.borrow_mut().read(|peer, place| payloads.words(peer, place))?;
         if table.borrow().totals().all(rides) {
             from_payloads(&payloads, (rank, size), send, recv, part)?;
@@ -79,11 +79,11 @@ pub(super) fn all_to_all_v(
             table.borrow_mut().read(|peer, place| payloads.words(peer, place))?;
             Ok::<_, Stop>((!table.borrow().totals().any(rides)).then(largest_part))
         };
-        endpoint.published_with_words(signature, &row, (send, sent), agree, &mut collect)?
+        endpoint.step(signature).published_with_words(&row, (send, sent), agree, &mut collect)?
     } else {
         let counts = Signature { dtype: Some(DType::U64), detail: mix(signature.detail, dtype as u64), ..*signature };
         let chunking = Chunking::WHOLE.at_most(row.len() * DType::U64.size());
-        endpoint.published(&counts, Some((&*row).into()), chunking, |peers| {
+        endpoint.step(&counts).published(Some((&*row).into()), chunking, |peers| {
             table.borrow_mut().rows().try_for_each(|(peer, place)| peers.copy(peer, 0..row.len(), &mut place.into()))
         })?;
         table.borrow_mut().read(|_, _| Ok(()))?;
@@ -91,7 +91,7 @@ pub(super) fn all_to_all_v(
     };
     if !is_published {
         let chunking = Chunking::blocks(size, largest_part() * across);
-        endpoint.published_in_blocks(signature, send, sent, chunking, &mut collect)?;
+        endpoint.step(signature).published_in_blocks(send, sent, chunking, &mut collect)?;
     }
     (scratch.row, scratch.counts) = (row, table.into_inner().words);
     Ok(())

@@ -5,7 +5,7 @@ use consonance_kernels::{
     cpu::copy::copy_own,
     group::{
         Endpoint, Fault, PeerBuffers, Rows,
-        plan::{Chunking, Step},
+        plan::{Chunking, StepKind},
     },
     memory::{HostBuf, HostBufMut, HostMemory, Memory},
 };
@@ -23,17 +23,18 @@ pub(super) fn all_gather(
 ) -> Result<(), Fault> {
     let parts = Parts::new(endpoint, counts, recv.count());
     let rank = endpoint.world().rank();
-    let Step::Published(chunking) = endpoint.topology().gathering(parts.most_bytes(recv.dtype())) else {
-        return parts.exchange(endpoint, signature, Step::Exchange, send, &mut recv);
+    let StepKind::Published(chunking) = endpoint.topology().gathering(parts.most_bytes(recv.dtype())) else {
+        return parts.exchange(endpoint, signature, StepKind::Exchange, send, &mut recv);
     };
     if let Some(send) = send {
         return endpoint
-            .published(signature, Some(send), chunking, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
+            .step(signature)
+            .published(Some(send), chunking, |peers| parts.collect(peers, 0..parts.size, 0, &mut recv));
     }
     let (mut before, rest) = recv.split_at(parts.start(rank));
     let (own, mut after) = rest.split_at(parts.count(rank));
     let start_after = parts.start(rank) + parts.count(rank);
-    endpoint.published(signature, Some(own.as_buf()), chunking, |peers| {
+    endpoint.step(signature).published(Some(own.as_buf()), chunking, |peers| {
         parts.collect(peers, 0..rank, 0, &mut before)?;
         parts.collect(peers, rank + 1..parts.size, start_after, &mut after)
     })
@@ -56,22 +57,22 @@ pub(super) fn gather(
         let bytes = Parts::new(endpoint, counts, send.count() * size).most_bytes(send.dtype());
         let chunking = Chunking::one_way(bytes, 1);
         return match endpoint.topology().one_way(signature, counts, bytes, chunking) {
-            Step::Message => endpoint.send_message(signature, counts, send),
-            Step::Exchange => endpoint.exchange(signature, Some(send)).map(drop),
-            _ => endpoint.published(signature, Some(send), chunking, |_| Ok(())),
+            StepKind::Message => endpoint.step(signature).send_message(counts, send),
+            StepKind::Exchange => endpoint.step(signature).exchange(Some(send)).map(drop),
+            _ => endpoint.step(signature).published(Some(send), chunking, |_| Ok(())),
         };
     };
     let parts = Parts::new(endpoint, counts, recv.count());
     let bytes = parts.most_bytes(recv.dtype());
     let chunking = Chunking::one_way(bytes, 1);
     let step = endpoint.topology().one_way(signature, counts, bytes, chunking);
-    if matches!(step, Step::Message | Step::Exchange) {
+    if matches!(step, StepKind::Message | StepKind::Exchange) {
         return parts.exchange(endpoint, signature, step, send, &mut recv);
     }
     let (mut before, rest) = recv.split_at(parts.start(root));
     let (mut own, mut after) = rest.split_at(parts.count(root));
     let start_after = parts.start(root) + parts.count(root);
-    endpoint.published(signature, None, chunking, |peers| {
+    endpoint.step(signature).published(None, chunking, |peers| {
         parts.collect(peers, 0..root, 0, &mut before)?;
         parts.collect(peers, root + 1..parts.size, start_after, &mut after)
     })?;
@@ -114,7 +115,7 @@ impl<'a> Parts<'a> {
         &self,
         endpoint: &mut Endpoint,
         signature: &Signature,
-        step: Step,
+        step: StepKind,
         send: Option<HostBuf<'_>>,
         recv: &mut HostBufMut<'_>,
     ) -> Result<(), Fault> {
@@ -127,8 +128,8 @@ impl<'a> Parts<'a> {
             _ => 0,
         };
         let payloads = match step {
-            Step::Message => endpoint.receive_messages(signature, self.counts, own, expected)?,
-            _ => endpoint.exchange_expecting(signature, Some(own), expected)?,
+            StepKind::Message => endpoint.step(signature).receive_messages(self.counts, own, expected)?,
+            _ => endpoint.step(signature).exchange_expecting(Some(own), expected)?,
         };
         peers.into_iter().try_for_each(|peer| payloads.copy(peer, 0, &mut recv.reborrow().slice(range(peer))))?;
         if let Some(send) = send {
@@ -167,7 +168,7 @@ pub(super) fn concat(
     counts: &mut Vec<usize>,
 ) -> Result<(), Fault> {
     let (mut total, mut result) = (None, None);
-    endpoint.published(signature, Some(send), Chunking::WHOLE, |peers| {
+    endpoint.step(signature).published(Some(send), Chunking::WHOLE, |peers| {
         let total = match total {
             Some(total) => total,
             None => *total.insert(peers.counts(send.dtype(), counts)?),

@@ -44,7 +44,7 @@ pub(crate) fn run(
     configuration: &Configuration,
 ) -> Result<(), Stop> {
     match call {
-        Call::Barrier => endpoint.exchange(signature, None).map(drop)?,
+        Call::Barrier => endpoint.step(signature).exchange(None).map(drop)?,
         Call::Broadcast { data, root } => scatter::broadcast(endpoint, signature, data.on_host(), root)?,
         Call::Reduce { op, send, recv, root } => {
             reduce::reduce(endpoint, signature, op, send.on_host(), recv.on_host(), root)?;

@@ -7,7 +7,7 @@ use consonance_kernels::{
     cpu::reduce::Reducer,
     group::{
         Endpoint, Fault,
-        plan::{Chunking, Step, Targets},
+        plan::{Chunking, StepKind, Targets},
     },
     memory::{HostBuf, HostBufMut},
 };
@@ -37,7 +37,7 @@ pub(super) fn all_reduce(
     if implementation == Implementation::Auto && endpoint.rides_to_all(bytes) {
         let payload = send.unwrap_or_else(|| recv.as_buf());
         let (reducer, mut payloads) =
-            endpoint.exchange_while(signature, Some(payload), payload.bytes(), || reducer(op, dtype))?;
+            endpoint.step(signature).exchange_while(Some(payload), payload.bytes(), || reducer(op, dtype))?;
         return payloads.reduce(&reducer, 0, send, &mut recv);
     }
     let reducer = reducer(op, dtype);
@@ -45,21 +45,21 @@ pub(super) fn all_reduce(
         Implementation::OneShot => match send {
             Some(send) => {
                 let chunking = Chunking::WHOLE.at_most(send.bytes());
-                endpoint.published(signature, Some(send), chunking, |peers| peers.reduce(&reducer, 0, &mut recv))
+                endpoint.step(signature).published(Some(send), chunking, |peers| peers.reduce(&reducer, 0, &mut recv))
             }
             None => {
                 // Peers read this rank's data until the step ends. Keep the result in scratch until
                 // then.
                 let mut result = scratch.room(recv.dtype(), recv.count());
                 let chunking = Chunking::WHOLE.at_most(recv.bytes());
-                endpoint.published(signature, Some(recv.as_buf()), chunking, |peers| {
-                    peers.reduce(&reducer, 0, &mut result)
-                })?;
+                endpoint
+                    .step(signature)
+                    .published(Some(recv.as_buf()), chunking, |peers| peers.reduce(&reducer, 0, &mut result))?;
                 copy_own(result.as_buf(), &mut recv);
                 Ok(())
             }
         },
-        _ => endpoint.divided(signature, &reducer, send, Some(recv), Targets::All),
+        _ => endpoint.step(signature).divided(&reducer, send, Some(recv), Targets::All),
     }
 }
 
@@ -76,9 +76,9 @@ pub(super) fn reduce(
     let input = send.or_else(|| recv.as_ref().map(|recv| recv.as_buf())).expect("Call::sign requires a buffer");
     let reducer = reducer(op, input.dtype());
     let rank = endpoint.world().rank();
-    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Root(root)) == Step::Exchange {
+    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Root(root)) == StepKind::Exchange {
         let is_root = rank == root;
-        let mut payloads = endpoint.exchange(signature, Some(input))?;
+        let mut payloads = endpoint.step(signature).exchange(Some(input))?;
         if let Some(mut recv) = recv.filter(|_| is_root) {
             payloads.reduce(&reducer, 0, send, &mut recv)?;
         }
@@ -86,7 +86,7 @@ pub(super) fn reduce(
     }
     // Ignore a `recv` that is passed on another rank than the root.
     let recv = recv.filter(|_| send.is_none() || rank == root);
-    endpoint.divided(signature, &reducer, send, recv, Targets::Root(root))
+    endpoint.step(signature).divided(&reducer, send, recv, Targets::Root(root))
 }
 
 /// Reduces on each rank its block of all inputs, into `recv` or in place into its own block. Few
@@ -101,9 +101,9 @@ pub(super) fn reduce_scatter(
     let reducer = reducer(op, send.map_or(recv.dtype(), |send| send.dtype()));
     let (rank, size) = (endpoint.world().rank(), endpoint.world().size());
     let input = send.unwrap_or_else(|| recv.as_buf());
-    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Own) == Step::Exchange {
+    if endpoint.topology().combining(&reducer, input.bytes(), Targets::Own) == StepKind::Exchange {
         let own = partition::block(input.count(), size, rank);
-        let mut payloads = endpoint.exchange(signature, Some(input))?;
+        let mut payloads = endpoint.step(signature).exchange(Some(input))?;
         let mut recv = if send.is_some() { recv } else { recv.slice(own.clone()) };
         return payloads.reduce(&reducer, own.start, send.map(|send| send.slice(own.clone())), &mut recv);
     }
@@ -111,8 +111,8 @@ pub(super) fn reduce_scatter(
         Some(send) => {
             let offset = rank * recv.count();
             let chunking = Chunking::blocks(size, send.bytes());
-            endpoint.published(signature, Some(send), chunking, |peers| peers.reduce(&reducer, offset, &mut recv))
+            endpoint.step(signature).published(Some(send), chunking, |peers| peers.reduce(&reducer, offset, &mut recv))
         }
-        None => endpoint.divided(signature, &reducer, None, Some(recv), Targets::Own),
+        None => endpoint.step(signature).divided(&reducer, None, Some(recv), Targets::Own),
     }
 }

@@ -5,7 +5,7 @@ use consonance_kernels::{
     cpu::copy,
     group::{
         Endpoint, Fault, PeerBuffers,
-        plan::{Chunking, Step},
+        plan::{Chunking, StepKind},
     },
     memory::{HostBuf, HostBufMut},
 };
@@ -25,14 +25,18 @@ pub(super) fn broadcast(
     let chunking = Chunking::one_way(data.bytes(), 1);
     let step = endpoint.topology().one_way(signature, None, data.bytes(), chunking);
     match (step, is_root) {
-        (Step::Message, true) => endpoint.send_message(signature, None, data.as_buf()),
-        (Step::Message, false) => {
-            endpoint.receive_message(signature, None, root, data.bytes())?.copy(root, 0, &mut data)
+        (StepKind::Message, true) => endpoint.step(signature).send_message(None, data.as_buf()),
+        (StepKind::Message, false) => {
+            endpoint.step(signature).receive_message(None, root, data.bytes())?.copy(root, 0, &mut data)
         }
-        (Step::Exchange, true) => endpoint.exchange(signature, Some(data.as_buf())).map(drop),
-        (Step::Exchange, false) => endpoint.exchange_expecting(signature, None, data.bytes())?.copy(root, 0, &mut data),
-        (_, true) => endpoint.published(signature, Some(data.as_buf()), chunking, |_| Ok(())),
-        (_, false) => endpoint.published(signature, None, chunking, |peers| peers.copy(root, all.clone(), &mut data)),
+        (StepKind::Exchange, true) => endpoint.step(signature).exchange(Some(data.as_buf())).map(drop),
+        (StepKind::Exchange, false) => {
+            endpoint.step(signature).exchange_expecting(None, data.bytes())?.copy(root, 0, &mut data)
+        }
+        (_, true) => endpoint.step(signature).published(Some(data.as_buf()), chunking, |_| Ok(())),
+        (_, false) => {
+            endpoint.step(signature).published(None, chunking, |peers| peers.copy(root, all.clone(), &mut data))
+        }
     }
 }
 
@@ -67,8 +71,8 @@ pub(super) fn scatter(
                 }
             };
             match endpoint.topology().one_way(signature, counts, send.bytes(), chunking) {
-                Step::Message => return endpoint.send_message(signature, counts, send).map(|()| copy_own()),
-                Step::Exchange => return endpoint.exchange(signature, Some(send)).map(|_| copy_own()),
+                StepKind::Message => return endpoint.step(signature).send_message(counts, send).map(|()| copy_own()),
+                StepKind::Exchange => return endpoint.step(signature).exchange(Some(send)).map(|_| copy_own()),
                 _ => {}
             }
             // Copy the own part while the peers read the last window.
@@ -80,8 +84,8 @@ pub(super) fn scatter(
                 Ok(())
             };
             match counts {
-                Some(counts) => endpoint.published_in_blocks(signature, send, counts, chunking, work),
-                None => endpoint.published(signature, Some(send), chunking, work),
+                Some(counts) => endpoint.step(signature).published_in_blocks(send, counts, chunking, work),
+                None => endpoint.step(signature).published(Some(send), chunking, work),
             }
         }
         None => {
@@ -90,15 +94,15 @@ pub(super) fn scatter(
             let bytes = displacement(counts, recv.count(), size) * recv.dtype().size();
             let chunking = chunking(bytes, recv.dtype());
             match endpoint.topology().one_way(signature, counts, bytes, chunking) {
-                Step::Message => {
-                    return endpoint.receive_message(signature, counts, root, bytes)?.copy(root, start, &mut recv);
+                StepKind::Message => {
+                    return endpoint.step(signature).receive_message(counts, root, bytes)?.copy(root, start, &mut recv);
                 }
-                Step::Exchange => {
-                    return endpoint.exchange_expecting(signature, None, bytes)?.copy(root, start, &mut recv);
+                StepKind::Exchange => {
+                    return endpoint.step(signature).exchange_expecting(None, bytes)?.copy(root, start, &mut recv);
                 }
                 _ => {}
             }
-            endpoint.published(signature, None, chunking, |peers| peers.copy_block(root, start, &mut recv))
+            endpoint.step(signature).published(None, chunking, |peers| peers.copy_block(root, start, &mut recv))
         }
     }
 }

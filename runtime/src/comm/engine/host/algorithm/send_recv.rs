@@ -5,7 +5,7 @@
 use consonance_kernels::{
     group::{
         Endpoint, Fault,
-        plan::{Chunking, Step},
+        plan::{Chunking, StepKind},
     },
     memory::{HostBuf, HostBufMut},
 };
@@ -15,9 +15,9 @@ use consonance_spec::Signature;
 pub(crate) fn send(pair: &mut Endpoint, signature: &Signature, data: HostBuf<'_>) -> Result<(), Fault> {
     let chunking = Chunking::one_way(data.bytes(), 1);
     match pair.topology().one_way(signature, None, data.bytes(), chunking) {
-        Step::Message => pair.send_message(signature, None, data),
-        Step::Exchange => pair.exchange(signature, Some(data)).map(drop),
-        _ => pair.published(signature, Some(data), chunking, |_| Ok(())),
+        StepKind::Message => pair.step(signature).send_message(None, data),
+        StepKind::Exchange => pair.step(signature).exchange(Some(data)).map(drop),
+        _ => pair.step(signature).published(Some(data), chunking, |_| Ok(())),
     }
 }
 
@@ -27,8 +27,8 @@ pub(crate) fn recv(pair: &mut Endpoint, signature: &Signature, mut data: HostBuf
     let all = 0..data.count();
     let chunking = Chunking::one_way(data.bytes(), 1);
     match pair.topology().one_way(signature, None, data.bytes(), chunking) {
-        Step::Message => pair.receive_message(signature, None, peer, data.bytes())?.copy(peer, 0, &mut data),
-        Step::Exchange => pair.exchange_expecting(signature, None, data.bytes())?.copy(peer, 0, &mut data),
-        _ => pair.published(signature, None, chunking, |peers| peers.copy(peer, all.clone(), &mut data)),
+        StepKind::Message => pair.step(signature).receive_message(None, peer, data.bytes())?.copy(peer, 0, &mut data),
+        StepKind::Exchange => pair.step(signature).exchange_expecting(None, data.bytes())?.copy(peer, 0, &mut data),
+        _ => pair.step(signature).published(None, chunking, |peers| peers.copy(peer, all.clone(), &mut data)),
     }
 }

@@ -37,17 +37,17 @@ fn data(seed: usize, count: usize) -> Vec<u8> {
 }
 
 fn give(endpoint: &mut Endpoint, signature: &Signature, data: &[u8]) -> Result<(), Fault> {
-    endpoint.send_message(signature, None, data.into())
+    endpoint.step(signature).send_message(None, data.into())
 }
 
 fn take(endpoint: &mut Endpoint, signature: &Signature, count: usize) -> Result<Vec<u8>, Fault> {
     let (root, mut data) = (signature.root.unwrap(), vec![0u8; count]);
-    endpoint.receive_message(signature, None, root, count)?.copy(root, 0, &mut data.as_mut_slice().into())?;
+    endpoint.step(signature).receive_message(None, root, count)?.copy(root, 0, &mut data.as_mut_slice().into())?;
     Ok(data)
 }
 
 fn outcomes(endpoint: &Endpoint) -> Vec<Outcome> {
-    let log = endpoint.state.call_log(endpoint.world().rank()).unwrap();
+    let log = endpoint.member().call_log().unwrap();
     log.read().iter().map(|entry| entry.outcome).collect()
 }
 
@@ -83,14 +83,14 @@ fn one_rank_that_takes_from_all_waits_for_all() {
             give(&mut ends[rank], &gather, &data(rank + call, 100)).unwrap();
         }
         let (own, mut parts) = (data(1 + call, 100), vec![vec![0; 100]; 3]);
-        let payloads = ends[1].receive_messages(&gather, None, own.as_slice().into(), 100).unwrap();
+        let payloads = ends[1].step(&gather).receive_messages(None, own.as_slice().into(), 100).unwrap();
         for rank in [0, 2] {
             payloads.copy(rank, 0, &mut parts[rank].as_mut_slice().into()).unwrap();
             assert_eq!(parts[rank], data(rank + call, 100));
         }
     }
     give(&mut ends[0], &gather, &data(0, 100)).unwrap();
-    let late = ends[1].receive_messages(&gather, None, data(1, 100).as_slice().into(), 100).map(drop);
+    let late = ends[1].step(&gather).receive_messages(None, data(1, 100).as_slice().into(), 100).map(drop);
     assert_eq!(late, Err(Fault::Missing(vec![2])));
 }
 
@@ -119,8 +119,8 @@ fn data_leave_before_the_call_before_is_settled() {
             give(&mut giver[0], &broadcast, &[4, 5, 6]).unwrap();
             giver[0].take_differing_late().is_some()
         });
-        let number = taker[0].sequence + 2;
-        while !taker[0].state.records()[0].descriptor(number).arrived(number) {
+        let number = taker[0].participant.meeting.sequence + 2;
+        while !taker[0].member().records()[0].descriptor(number).arrived(number) {
             std::thread::yield_now();
         }
         assert!(!second.is_finished());
@@ -137,12 +137,12 @@ fn a_step_in_which_the_ranks_meet_settles_what_was_given() {
     let barrier = Signature::new(Kind::Barrier);
     let broadcast = signature(Kind::Broadcast, 0, 1);
     give(&mut ends[0], &broadcast, &[1]).unwrap();
-    let late = ends[0].exchange(&barrier, None).map(drop);
+    let late = ends[0].step(&barrier).exchange(None).map(drop);
     assert_eq!(late, Err(Fault::Missing(vec![1])));
     let mut ends = group(2, SHORT);
     give(&mut ends[0], &broadcast, &[1]).unwrap();
     let chunking = Chunking::one_way(100, 1);
-    let late = ends[0].published(&broadcast, Some([7u8; 100].as_slice().into()), chunking, |_| Ok(()));
+    let late = ends[0].step(&broadcast).published(Some([7u8; 100].as_slice().into()), chunking, |_| Ok(()));
     assert_eq!(late, Err(Fault::Missing(vec![1])));
 }
 
@@ -180,33 +180,33 @@ fn counts_travel_behind_the_data_and_are_told_where_they_differ() {
         let mut ends = group(ranks, SHORT);
         let of =
             |kind, counts: &[usize]| Signature { detail: digest_counts(counts), count: None, ..signature(kind, 0, 0) };
+        let (scatter, gather) = (of(Kind::Scatter, &counts), of(Kind::Gather, &counts));
         let scattered = data(ranks, start(ranks));
-        ends[0].send_message(&of(Kind::Scatter, &counts), Some(&counts), scattered.as_slice().into()).unwrap();
+        ends[0].step(&scatter).send_message(Some(&counts), scattered.as_slice().into()).unwrap();
         for rank in 1..ranks {
             let mut own = vec![0; counts[rank]];
             let expected = scattered.len();
-            let payloads = ends[rank].receive_message(&of(Kind::Scatter, &counts), Some(&counts), 0, expected).unwrap();
+            let payloads = ends[rank].step(&scatter).receive_message(Some(&counts), 0, expected).unwrap();
             payloads.copy(0, start(rank), &mut own.as_mut_slice().into()).unwrap();
             assert_eq!(own, scattered[start(rank)..][..counts[rank]]);
         }
         for rank in 1..ranks {
             let own = data(rank, counts[rank]);
-            ends[rank].send_message(&of(Kind::Gather, &counts), Some(&counts), own.as_slice().into()).unwrap();
+            ends[rank].step(&gather).send_message(Some(&counts), own.as_slice().into()).unwrap();
         }
         let own = data(0, counts[0]);
-        let payloads =
-            ends[0].receive_messages(&of(Kind::Gather, &counts), Some(&counts), own.as_slice().into(), part).unwrap();
+        let payloads = ends[0].step(&gather).receive_messages(Some(&counts), own.as_slice().into(), part).unwrap();
         for (rank, &count) in counts.iter().enumerate().skip(1) {
             let mut other = vec![0; count];
             payloads.copy(rank, 0, &mut other.as_mut_slice().into()).unwrap();
             assert_eq!(other, data(rank, count));
         }
         let wrong: Vec<usize> = counts.iter().rev().copied().collect();
-        ends[0].send_message(&of(Kind::Scatter, &counts), Some(&counts), scattered.as_slice().into()).unwrap();
+        ends[0].step(&scatter).send_message(Some(&counts), scattered.as_slice().into()).unwrap();
         for (rank, endpoint) in ends.iter_mut().enumerate().skip(1) {
             let last = rank + 1 == ranks;
             let counts = if last { &wrong } else { &counts };
-            let received = endpoint.receive_message(&of(Kind::Scatter, counts), Some(counts), 0, 100).map(drop);
+            let received = endpoint.step(&of(Kind::Scatter, counts)).receive_message(Some(counts), 0, 100).map(drop);
             assert_eq!(received, if last { Err(Fault::Mismatch) } else { Ok(()) });
         }
         let told = ends[ranks - 1].take_differing().unwrap();
@@ -229,7 +229,7 @@ fn a_rank_says_why_its_own_call_is_invalid() {
             give(&mut ends[0], &broadcast, &[1]).unwrap();
             (2..ranks).for_each(|rank| _ = take(&mut ends[rank], &broadcast, 1).unwrap());
             let refused = Signature { detail: 1, ..Signature::new(Kind::Broadcast) };
-            assert_eq!(ends[1].refuse(&refused, why), Err(Fault::Mismatch));
+            assert_eq!(ends[1].step(&refused).refuse(why), Err(Fault::Mismatch));
             let calls = ends[1].take_differing().unwrap();
             let told = calls[1].refusal.as_ref().unwrap();
             assert!(why.starts_with(told.as_str()) && (told == why || told.len() == MESSAGE_BYTES));
@@ -244,7 +244,7 @@ fn ranks_that_meet_do_not_read_their_calls_in_descriptors() {
     let (mut first, mut second) = (group(2, Duration::from_secs(20)), Vec::new());
     second.push(first.remove(1));
     let call = |endpoint: &mut Endpoint, kind| {
-        let result = endpoint.exchange(&Signature::new(kind), None).map(drop);
+        let result = endpoint.step(&Signature::new(kind)).exchange(None).map(drop);
         (result, endpoint.take_differing())
     };
     std::thread::scope(|scope| {
