@@ -5,6 +5,9 @@
 //! and strings break no rule of code. [`the_rules_see_what_they_forbid`] has lines that break each
 //! rule.
 
+#[path = "tidy/arrows.rs"]
+mod arrows;
+
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use std::{
     collections::HashMap,
@@ -111,6 +114,9 @@ const FLOORS: [(&str, &[&str]); 2] = [
         ],
     ),
 ];
+
+/// The folders whose files form no circle of imports and calls.
+const ACYCLIC: [&str; 1] = ["kernels/src/group"];
 
 /// The folders of tests that compare variants and fields of errors.
 const TESTS_OF_ERRORS: [&str; 3] = ["runtime/tests/", "harness/tests/", "harness/messages/tests/"];
@@ -530,6 +536,20 @@ fn arrows_between_folders_point_down() {
         let lib = Source::new("lib.rs", &read(&format!("{folder}/lib.rs")));
         let sources = SOURCES.iter().filter(|source| source.path.starts_with(folder));
         none(sources.flat_map(|source| arrows_that_point_up(source, floors, &lib.code)).collect());
+    }
+}
+
+#[test]
+fn files_of_a_folder_form_no_circle() {
+    for folder in ACYCLIC {
+        let inside = |source: &&Source| source.path.starts_with(&format!("{folder}/")) && !source.is_test;
+        let sources: Vec<&Source> = SOURCES.iter().filter(inside).collect();
+        assert!(sources.len() > 5, "{folder} has {} files", sources.len());
+        assert_eq!(
+            arrows::circle(&sources, folder),
+            None,
+            "{folder}: each imports from the next, or calls its methods"
+        );
     }
 }
 
