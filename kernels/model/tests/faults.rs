@@ -6,13 +6,14 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 22] = [
+const FOUND_BY: [(&str, &str); 23] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
     ("end", "exchange, end from outside"),
     ("leave", "split of threads"),
     ("left", "generations of threads"),
+    ("vain", "chain of waits"),
     ("rest", "exchange, one rests"),
     ("departure", "divided"),
     ("abort", "divided, deadline"),
