@@ -32,8 +32,8 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What `Sleeper::blocker` holds, until its wait ends: the rank that is waited for plus 1, in the
-/// numbering of the top group; [`GAVE_UP`]; and in the upper half `Sleeper::progress`, as it was
+/// What `Sleeper::blocker` holds: the rank that is waited for plus 1, in the numbering of the top
+/// group, or 0 after the wait; [`GAVE_UP`]; and in the upper half `Sleeper::progress`, as it was
 /// when the waiting rank last checked what it waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Blocked(u64);
@@ -52,6 +52,12 @@ impl Blocked {
     /// Returns the rank that is waited for, if it is one.
     fn peer(self) -> Option<usize> {
         usize::try_from(self.0 & (GAVE_UP - 1)).ok()?.checked_sub(1)
+    }
+
+    /// Returns the word once that wait has ended. Another thread of the rank, which
+    /// `Sleeper::waits_for` names, may have seen the same progress, and wait on.
+    fn ended(self) -> Self {
+        Self(u64::from(self.seen()) << 32)
     }
 
     fn has_given_up(self) -> bool {
@@ -84,7 +90,8 @@ impl GroupState {
     pub(super) fn say_unblocked(&self, rank: usize, blocked: Blocked) {
         // A rank that gave up stays in the chain. Another thread of the rank may wait for another
         // peer, or begin to.
-        let _ = self.sleeper(rank).blocker.compare_exchange(blocked.0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let Sleeper { blocker, .. } = self.sleeper(rank);
+        let _ = blocker.compare_exchange(blocked.0, blocked.ended().0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Wakes `rank`, which sleeps until the calling rank makes progress: it has.
@@ -164,7 +171,7 @@ impl GroupState {
     }
 
     /// Returns the rank that held up `rank`, if `rank` gave up its wait for it a short time ago,
-    /// and has not waited since.
+    /// and has published no wait since.
     pub(super) fn gave_up_for(&self, rank: usize) -> Option<usize> {
         // Relaxed: the caller was told of what `rank` did after it gave up.
         let has_given_up = self.blocked(self.top_rank(rank)).has_given_up();
@@ -292,6 +299,17 @@ mod tests {
         assert_eq!(state.end_of_waits(0, 1), 2, "another thread does not wait for rank 0 any more");
         state.say_unblocked(1, blocked);
         assert_eq!(state.end_of_waits(0, 1), 1);
+    }
+
+    #[test]
+    fn a_thread_that_goes_on_leaves_the_wait_of_another_thread() {
+        let state = waiting(&[Some(1), Some(2), None]);
+        state.wake_for_progress(1);
+        wait_for(&state, 1, 2);
+        assert_eq!(state.end_of_waits(0, 1), 2);
+        let of_another_thread = state.say_blocked(1, 0, state.progress_seen(1));
+        state.say_unblocked(1, of_another_thread);
+        assert_eq!(state.end_of_waits(0, 1), 2);
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn owes_knobs(Member { state, world, .. }: &Member) -> bool {
 
 /// Returns the least timeout that the ranks of the group have published.
 fn least_timeout(member: &Member) -> Duration {
-    let published = member.records().iter().map(|record| record.sleeper.timeout.load(Ordering::Relaxed));
+    let published = member.records().iter().map(|record| record.counters.timeout.load(Ordering::Relaxed));
     Duration::from_nanos(published.filter(|&nanos| nanos > 0).min().unwrap_or(0))
 }
 
@@ -75,7 +75,7 @@ mod tests {
         ranks[2].set_timeout(Duration::MAX);
         assert_eq!(least(&ranks), 30 * second);
         // A rank that has no endpoint yet.
-        ranks[1].member().record().sleeper.timeout.store(0, Ordering::Relaxed);
+        ranks[1].member().record().counters.timeout.store(0, Ordering::Relaxed);
         assert_eq!(least(&ranks), 30 * second);
         ranks[1].set_timeout(Duration::ZERO);
         assert_eq!(least(&ranks), Duration::from_nanos(1));

@@ -116,7 +116,7 @@ impl Meeting {
         self.member().descriptors(self.sequence)
     }
 
-    /// Returns this call as a step that shares memory. With `enters` the ranks access the others'
+    /// Returns the context of this call. With `enters` the ranks access the others'
     /// own buffers in it.
     #[inline]
     pub(super) fn context(&self, signature: &Signature, enters: bool) -> CallContext<'_> {

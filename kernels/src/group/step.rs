@@ -291,6 +291,7 @@ impl<'e> Step<'e> {
         participant.prepare(bytes)?;
         let step = Divided { signature, reducer, targets, input, count, output };
         // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
+        // The output is null where this rank does not receive.
         unsafe {
             match participant.staging {
                 None => divided_in_place(participant, &step),

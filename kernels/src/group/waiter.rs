@@ -58,11 +58,14 @@ impl Waiter {
         }
     }
 
-    /// Publishes how long this rank waits in a call.
+    /// Publishes how long this rank waits in a call. A fork has no record.
     pub(super) fn say_timeout(&self) {
+        if self.member.state.forked() {
+            return;
+        }
         let nanos = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
         // Relaxed: a rank that reads it late measures in a call that is too short for it.
-        self.member.record().sleeper.timeout.store(nanos, Ordering::Relaxed);
+        self.member.record().counters.timeout.store(nanos, Ordering::Relaxed);
     }
 
     /// See [`Endpoint::begin_call`](super::Endpoint::begin_call).

@@ -229,6 +229,8 @@ record! {
         /// The [mark](Generation::mark) of the generation in which this rank took its endpoint, in
         /// a group that was split from another.
         pub(crate) taken: AtomicU64,
+        /// How long the rank waits in a call, in nanoseconds; 0 before its first endpoint.
+        pub(crate) timeout: AtomicU64,
         /// 1 while this rank is inside a chunk of the memory of others.
         pub(crate) inside: AtomicU32,
         /// 1 while this rank is idle: it makes no call before the ranks of its company have ended
@@ -293,11 +295,9 @@ record! {
         pub(crate) waits_for: AtomicU32,
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
-        /// How long the rank waits in a call, in nanoseconds; 0 before its first endpoint.
-        pub(crate) timeout: AtomicU64,
         // The rest is used in the top group only, which was split from none.
         /// The statement of the rank that waits in any group, or for a message, or has last waited
-        /// in vain (`group::chains`); 0 if it waits for none.
+        /// in vain: see `group::chains`.
         pub(crate) blocker: AtomicU64,
         /// Signals that the rank got because a rank for which it waits made progress. Those ranks
         /// write it.

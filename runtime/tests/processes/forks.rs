@@ -27,6 +27,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
                 let is_refused = |result: Result<()>| matches!(result, Err(Error::WrongContext { .. }));
                 let (first, second) = ranks.split_at_mut(1);
                 let right = [
+                    first[0].set_timeout(driver::LONG / 2).is_ok(),
                     is_refused(first[0].all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000])),
                     is_refused(second[0].broadcast(&mut [1u8; 100_000], 0)),
                     is_refused(second[0].barrier()),
@@ -41,7 +42,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
                     // Keep the process alive until the test has ended.
                     while !hear().is_empty() {}
                 }
-                std::process::exit(if right == [true; 7] { RIGHT } else { 1 });
+                std::process::exit(if right == [true; 8] { RIGHT } else { 1 });
             }
             Fork::Parent(child) if words[0] == "ends" => {
                 let status = fork::waitpid(child).unwrap();

@@ -130,14 +130,19 @@ impl Staging {
     /// Whether this rank reads the memory of all others. Tests it once, when each has arrived once.
     #[inline]
     pub(super) fn reads(&self, meeting: &Meeting) -> bool {
-        if self.reach.get() == PeerRead::Untried && meeting.have_all_come() {
-            self.try_peers(meeting.member());
+        if self.reach.get() == PeerRead::Untried {
+            self.try_peers(meeting);
         }
         self.reach.get() == PeerRead::Yes
     }
 
     #[cold]
-    fn try_peers(&self, Member { state, world, .. }: &Member) {
+    fn try_peers(&self, meeting: &Meeting) {
+        // A fork has no records, and in a group that has ended some peer may never have come.
+        if !meeting.have_all_come() || meeting.check().is_err() {
+            return;
+        }
+        let Member { state, world, .. } = meeting.member();
         let can = |peer| state.process(peer).is_some_and(|process| process.is_readable());
         let all = world.size() > 1 && world.peers().all(can);
         self.reach.set(if all { PeerRead::Yes } else { PeerRead::No });
@@ -192,7 +197,7 @@ impl Staging {
     /// one, which has been claimed.
     ///
     /// # Safety
-    /// The input of the load is valid for reads of its bytes.
+    /// The input of the load is valid for reads of its bytes. The window has been claimed.
     pub(super) unsafe fn stage(
         &mut self,
         member: &Member,

@@ -335,7 +335,8 @@ impl<'a> Combined<'a> {
     unsafe fn collect(&self, staging: &Staging, index: usize) {
         let whole = self.window(index);
         let (data, results) = (staging.slots(self.data), staging.slots(Use::Results));
-        for peer in (0..self.ranks).filter(|&peer| peer != self.rank) {
+        // Not all ranks read the results of one first.
+        for peer in (1..self.ranks).map(|distance| (self.rank + distance) % self.ranks) {
             let block = self.block(index, peer);
             let target = self.of.output.wrapping_add(block.start * self.output_size);
             let bytes = block.len() * self.output_size;
