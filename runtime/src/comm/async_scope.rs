@@ -12,6 +12,7 @@ use crate::{
         promise::{Unheard, promise},
     },
     error::{IntoReduceOp, op_of},
+    panics,
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Element, Kind, ReduceOp};
@@ -233,7 +234,13 @@ impl Communicator {
         let (rank, aborter) = (self.rank(), self.abort_handle());
         let (tasks, queue) = mpsc::channel::<Task<'env>>();
         let scope = Scope { rank, tasks, calls: Mutex::default(), invariant: PhantomData };
-        let execute = move || queue.into_iter().for_each(|task| task(self));
+        let execute = move || {
+            for task in queue {
+                if panics::catch(|| task(self)).is_err() {
+                    self.abort_handle().abort(Reason::Panic);
+                }
+            }
+        };
         let (result, calls) = thread::scope(|threads| {
             let thread = thread::Builder::new().name("consonance-async".to_owned()).spawn_scoped(threads, execute);
             let thread = thread.map_err(|source| {

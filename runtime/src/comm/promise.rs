@@ -54,7 +54,7 @@ impl<V> Promise<V> {
 impl<V> Drop for Promise<V> {
     fn drop(&mut self) {
         if matches!(self.0.lock().outcome, Outcome::Awaited) {
-            let problem = "the request was given up, because its group was dropped".to_owned();
+            let problem = "it was given up, because its group was dropped, or its thread panicked".to_owned();
             self.0.give(Err(Error::WrongContext { call: "Request", problem }));
         }
     }

@@ -3,6 +3,7 @@
 use crate::{
     Communicator, Error, Mailbox, Request, Result,
     comm::{agreement::Agreement, call::Call, engine::AbortHandle, kept_thread::KeptThread, options},
+    panics,
 };
 use consonance_kernels::{
     group::{KeepWaiting, Reason},
@@ -129,12 +130,17 @@ impl Queue {
             Err(error) => promise.keep(Err(error)),
             Ok((mut turns, timeout)) => {
                 let (shared, turn) = (self.0.clone(), turns.take_number());
+                let replica = shared.world.rank();
                 let thread = turns.thread.as_ref().expect("there since the first call was begun");
                 thread.run(move || {
-                    let result = shared.take_turn(shared.lock(), turn, |communicator| {
-                        communicator.limit(timeout);
-                        communicator.complete(work)
-                    });
+                    let take_turn = || {
+                        shared.take_turn(shared.lock(), turn, |communicator| {
+                            communicator.limit(timeout);
+                            communicator.complete(work)
+                        })
+                    };
+                    let done = panics::catch(take_turn);
+                    let result = done.unwrap_or_else(|message| Err(Error::Panic { replica, message }));
                     promise.keep(result.map(|()| None));
                 });
             }

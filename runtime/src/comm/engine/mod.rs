@@ -86,7 +86,7 @@ pub trait Engine: Send {
 
     /// Waits until the calls that were enqueued are finished. The runtime waits so before the end
     /// of each asynchronous call ([`Pending`](crate::Pending), [`PendingNest`](crate::PendingNest),
-    /// [`Request`](crate::Request)). By default nothing is enqueued.
+    /// [`Request`](crate::Request) of a [`Queue`](crate::Queue)). By default nothing is enqueued.
     ///
     /// # Errors
     /// The first error of these calls. The ranks agreed on each of them when it was enqueued.
