@@ -132,10 +132,20 @@ fn main() {
 }
 
 /// Starts this program as the workers of a cluster, with its own arguments. Returns whether all
-/// succeeded. A worker that fails gives the others an error, so all end.
+/// succeeded. A worker that fails gives those that it has met an error, so all end.
 fn launch(workers: u64) -> Result<bool> {
     let start = |index| worker::command(index, workers)?.args(env::args_os().skip(1)).spawn().map_err(Error::other);
-    let processes: Vec<Child> = (0..workers).map(start).collect::<Result<_>>()?;
+    let mut processes: Vec<Child> = Vec::new();
+    for index in 0..workers {
+        match start(index) {
+            Ok(process) => processes.push(process),
+            Err(error) => {
+                // Without all of them the others would wait until their deadline.
+                processes.iter_mut().for_each(|process| _ = process.kill().and_then(|()| process.wait()));
+                return Err(error);
+            }
+        }
+    }
     let end = |mut process: Child| process.wait().map_err(Error::other);
     let ends: Vec<ExitStatus> = processes.into_iter().map(end).collect::<Result<_>>()?;
     Ok(ends.iter().all(ExitStatus::success))

@@ -1,4 +1,6 @@
-//! Data-parallel training: copy both files of this folder as the start of a program of your own.
+//! Data-parallel training: copy both files of this folder as the start of a program of your own. It
+//! depends on `consonance`, and for its data on
+//! `smartcore = { version = "0.7", default-features = false, features = ["datasets"] }`.
 //!
 //! ```text
 //! cargo run --release --example train                    # two replicas: threads of one process

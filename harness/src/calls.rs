@@ -63,31 +63,33 @@ macro_rules! begin {
         let Call { kind, op, root, counts, send, recv } = $call;
         match (kind, counts, send, recv) {
             (Kind::Barrier, ..) => $on.barrier().begun(),
-            (Kind::Broadcast, _, None, Some(data)) => $on.broadcast(data, root).begun(),
-            (Kind::AllReduce, _, None, Some(data)) => $on.all_reduce(op, data).begun(),
-            (Kind::AllReduce, _, Some(send), Some(recv)) => $on.all_reduce_into(op, send, recv).begun(),
-            (Kind::Reduce, _, None, Some(data)) => $on.reduce(op, data, root).begun(),
-            (Kind::Reduce, _, Some(send), recv) => $on.reduce_into(op, send, recv, root).begun(),
-            (Kind::ReduceScatter, _, None, Some(data)) => $on.reduce_scatter(op, data).begun(),
-            (Kind::ReduceScatter, _, Some(send), Some(recv)) => $on.reduce_scatter_into(op, send, recv).begun(),
+            (Kind::Broadcast, Counts::Even, None, Some(data)) => $on.broadcast(data, root).begun(),
+            (Kind::AllReduce, Counts::Even, None, Some(data)) => $on.all_reduce(op, data).begun(),
+            (Kind::AllReduce, Counts::Even, Some(send), Some(recv)) => $on.all_reduce_into(op, send, recv).begun(),
+            (Kind::Reduce, Counts::Even, None, Some(data)) => $on.reduce(op, data, root).begun(),
+            (Kind::Reduce, Counts::Even, Some(send), recv) => $on.reduce_into(op, send, recv, root).begun(),
+            (Kind::ReduceScatter, Counts::Even, None, Some(data)) => $on.reduce_scatter(op, data).begun(),
+            (Kind::ReduceScatter, Counts::Even, Some(send), Some(recv)) => {
+                $on.reduce_scatter_into(op, send, recv).begun()
+            }
             (Kind::AllGather, Counts::Ragged(counts), send, Some(recv)) => $on.all_gather_v(send, recv, counts).begun(),
-            (Kind::AllGather, _, None, Some(data)) => $on.all_gather(data).begun(),
-            (Kind::AllGather, _, Some(send), Some(recv)) => $on.all_gather_into(send, recv).begun(),
+            (Kind::AllGather, Counts::Even, None, Some(data)) => $on.all_gather(data).begun(),
+            (Kind::AllGather, Counts::Even, Some(send), Some(recv)) => $on.all_gather_into(send, recv).begun(),
             (Kind::Gather, Counts::Ragged(counts), send, recv) => $on.gather_v(send, recv, counts, root).begun(),
-            (Kind::Gather, _, Some(send), recv) => $on.gather(send, recv, root).begun(),
+            (Kind::Gather, Counts::Even, Some(send), recv) => $on.gather(send, recv, root).begun(),
             (Kind::Scatter, Counts::Ragged(counts), send, recv) => $on.scatter_v(send, recv, counts, root).begun(),
-            (Kind::Scatter, _, send, recv) => $on.scatter(send, recv, root).begun(),
+            (Kind::Scatter, Counts::Even, send, recv) => $on.scatter(send, recv, root).begun(),
             (Kind::AllToAll, Counts::Pairs(to, from), Some(send), Some(recv)) => {
                 $on.all_to_all_v(send, to, recv, from).begun()
             }
-            (Kind::AllToAll, _, None, Some(data)) => $on.all_to_all(data).begun(),
-            (Kind::AllToAll, _, Some(send), Some(recv)) => $on.all_to_all_into(send, recv).begun(),
-            (Kind::SendRecv, _, Some(send), _) => $on.send(send, root).begun(),
-            (Kind::SendRecv, _, None, Some(recv)) => $on.recv(recv, root).begun(),
+            (Kind::AllToAll, Counts::Even, None, Some(data)) => $on.all_to_all(data).begun(),
+            (Kind::AllToAll, Counts::Even, Some(send), Some(recv)) => $on.all_to_all_into(send, recv).begun(),
+            (Kind::SendRecv, Counts::Even, Some(send), _) => $on.send(send, root).begun(),
+            (Kind::SendRecv, Counts::Even, None, Some(recv)) => $on.recv(recv, root).begun(),
             // A rank that is neither of the two.
-            (Kind::SendRecv, _, None, None) => Ok(None),
+            (Kind::SendRecv, Counts::Even, None, None) => Ok(None),
             (Kind::Broadcast | Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, counts, send, recv)
-            | (Kind::AllGather | Kind::Gather | Kind::AllToAll, counts, send, recv)
+            | (Kind::AllGather | Kind::Gather | Kind::Scatter | Kind::AllToAll | Kind::SendRecv, counts, send, recv)
             | (Kind::Split | Kind::Extension(_), counts, send, recv) => {
                 unreachable!("{kind:?} with {counts:?}, {:?}, {:?}", send.is_some(), recv.is_some())
             }

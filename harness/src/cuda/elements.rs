@@ -88,7 +88,12 @@ pub(super) fn of_elements<T: Sample>(case: &ElementsCase) -> Result<Job, String>
                 changed.into_iter().flat_map(|place| [place, count.saturating_sub(1)]).collect();
             places.dedup();
             for place in places {
-                right.get_mut(place * size).into_iter().for_each(|byte| *byte ^= 1);
+                // Any bit, but that of a bool.
+                let (byte, bit) = match dtype {
+                    DType::Bool => (0, 0),
+                    _ => (seed as usize / 8 % size, seed % 8),
+                };
+                right.get_mut(place * size + byte).into_iter().for_each(|byte| *byte ^= 1 << bit);
             }
             let (left_bits, right_bits) = (bits(dtype, &left), bits(dtype, &right));
             let first_difference = (0..count).find(|&at| left_bits[at] != right_bits[at]);
