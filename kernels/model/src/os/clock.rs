@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// Returns a time that no word has at first.
 pub(crate) fn now() -> Duration {
-    Duration::ZERO
+    Duration::from_secs(1)
 }
