@@ -89,10 +89,8 @@ pub(super) fn of_elements<T: Sample>(case: &ElementsCase) -> Result<Job, String>
             places.dedup();
             for place in places {
                 // Any bit, but that of a bool.
-                let (byte, bit) = match dtype {
-                    DType::Bool => (0, 0),
-                    _ => (seed as usize / 8 % size, seed % 8),
-                };
+                let is_bool = dtype == DType::Bool;
+                let (byte, bit) = if is_bool { (0, 0) } else { (seed as usize / 8 % size, seed % 8) };
                 right.get_mut(place * size + byte).into_iter().for_each(|byte| *byte ^= 1 << bit);
             }
             let (left_bits, right_bits) = (bits(dtype, &left), bits(dtype, &right));
