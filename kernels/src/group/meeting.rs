@@ -154,6 +154,8 @@ impl Meeting {
     /// Posts this rank's call, runs `meanwhile`, waits for every peer's descriptor and compares. If
     /// there is one peer, the awaited bytes of its payload are prefetched during the wait. Settles
     /// the last call, after the descriptor is written if this is a message.
+    // Inlined, as `post` is.
+    #[inline(always)]
     pub(super) fn arrive<R>(&mut self, arrival: &Arrival<'_>, meanwhile: impl FnOnce() -> R) -> Result<R, Fault> {
         self.check()?;
         let access = arrival.access;

@@ -203,7 +203,8 @@ pub(crate) struct Post<'a> {
 }
 
 impl<'a> Post<'a> {
-    #[inline]
+    // Inlined, as `Meeting::post` is.
+    #[inline(always)]
     pub(super) fn new(arrival: &Arrival<'a>) -> Post<'a> {
         let Arrival { signature, access, bytes, payload, input, output, .. } = *arrival;
         let is_divided = arrival.is_divided();

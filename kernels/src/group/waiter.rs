@@ -91,6 +91,7 @@ impl Waiter {
     }
 
     /// Does [`wait_for_all`](Waiter::wait_for_all) for the peers that are `awaited`.
+    #[inline]
     pub(crate) fn wait_for(
         &self,
         awaited: impl Fn(usize) -> bool,
