@@ -48,7 +48,7 @@ impl Travel {
             Between::Messages(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
                 let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
-                Ok(builder.engines(|devices| Ok(consonance_messages::threads(devices.len()))).build()?.into())
+                Ok(builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build()?.into())
             }
             Between::Workers { replicas, staging_bytes } => {
                 let mut builder = MultiWorkerMirroredStrategy::from_environment()?.options(options);

@@ -270,7 +270,7 @@ fn mirrored(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
 
 fn mirrored_on_messages(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
     let strategy = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(options);
-    let strategy = strategy.engines(|devices| Ok(consonance_messages::threads(devices.len()))).build();
+    let strategy = strategy.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build();
     vec![Strategy::clone(&strategy.expect("devices that exist"))]
 }
 

@@ -6,6 +6,7 @@
 //! [`BufMut`] are made from typed slices, or from a pointer by [`Buf::from_raw`]. Implement
 //! [`Engine`] for another transport between ranks.
 
+pub use crate::cluster::Role;
 pub use crate::comm::{
     agreement::Agreement,
     call::Call,

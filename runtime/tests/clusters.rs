@@ -287,3 +287,12 @@ fn a_worker_says_that_parameter_servers_take_no_part() {
         "consonance: MultiWorkerMirroredStrategy: the ps task of the cluster takes no part: each worker has a copy";
     assert!(said.lines().any(|line| line.starts_with(told)), "{said}");
 }
+
+#[test]
+fn a_strategy_without_engines_names_the_worker_on_another_host() {
+    let cluster = ClusterSpec::new().job("worker", ["localhost:1", "192.0.2.1:1"]).unwrap();
+    let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).unwrap();
+    let error = MultiWorkerMirroredStrategy::builder(resolver).build().err().unwrap();
+    let refused = ("MultiWorkerMirroredStrategy", "worker[1]", None);
+    assert_eq!((refusal(&error), found(&error)), (refused, "192.0.2.1:1"));
+}

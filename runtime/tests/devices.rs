@@ -5,7 +5,7 @@ use consonance::{
     CommunicationOptions, Communicator, Device, Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, Result,
     Tensor, Variable, World, dataset,
     raw::{
-        Abort, AbortHandle, Call, Configuration, DeviceMemory, Engine, Failure, Kind, Memory, Reason, Service,
+        Abort, AbortHandle, Call, Configuration, DeviceMemory, Engine, Failure, Kind, Memory, Reason, Role, Service,
         Signature, Space,
     },
 };
@@ -90,7 +90,8 @@ fn engine(rank: usize, size: usize, seen: &Seen) -> Box<dyn Engine> {
 
 fn strategy(replicas: usize, seen: &Seen) -> MirroredStrategy {
     let seen = seen.clone();
-    let engines = move |devices: &[Device]| Ok((0..replicas).map(|rank| engine(rank, devices.len(), &seen)).collect());
+    let engines =
+        move |devices: &[Device], _: &Role| Ok((0..replicas).map(|rank| engine(rank, devices.len(), &seen)).collect());
     MirroredStrategy::builder((0..replicas).map(Device::Cpu)).engines(engines).build().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use consonance::{
     CommunicationOptions, Communicator, Device, Error, MirroredStrategy, Queue, ReduceOp, Result, World,
-    raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
+    raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Role, Service, Signature},
 };
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -153,7 +153,7 @@ fn a_pending_nest_comes_after_the_engine_has_synchronized() {
         let (engine, device) = engine();
         let (returns, returned) = mpsc::channel();
         let engine = Mutex::new(Some(engine));
-        let engines = move |_: &[Device]| Ok(vec![engine.lock().unwrap().take().expect("one run")]);
+        let engines = move |_: &[Device], _: &Role| Ok(vec![engine.lock().unwrap().take().expect("one run")]);
         let options = CommunicationOptions::new().carriers(carriers);
         let strategy = MirroredStrategy::builder(["cpu:0"]).engines(engines).options(options).build().unwrap();
         let run = std::thread::spawn(move || {

@@ -3,7 +3,7 @@
 use consonance::{
     ClusterSpec, Communicator, DType, Device, Error, MirroredStrategy, MultiWorkerMirroredStrategy, ReduceOp, Result,
     SimpleClusterResolver,
-    raw::{Agreement, BufMut, Call, Engine, Reason, Space},
+    raw::{Agreement, BufMut, Call, Engine, Reason, Role, Space},
 };
 use std::{
     sync::{
@@ -102,7 +102,7 @@ fn a_buffer_that_the_engine_does_not_reach_is_an_error_on_all_ranks() {
 fn a_strategy_takes_an_engine_for_each_replica_and_works_after_one_that_fails() {
     let build = |engines: fn(usize) -> usize| {
         let builder = MirroredStrategy::builder(["cpu:0", "cpu:1"]);
-        builder.engines(move |devices| Ok(consonance_messages::threads(engines(devices.len())))).build()
+        builder.engines(move |devices, _| Ok(consonance_messages::threads(engines(devices.len())))).build()
     };
     for engines in [|_| 0, |_| 1, |replicas| replicas + 1] as [fn(usize) -> usize; 3] {
         let error = build(engines).expect("asked for at the first run").run(|_| Ok(())).expect_err("not two");
@@ -125,8 +125,10 @@ fn a_strategy_of_several_workers_takes_an_engine_for_each_replica_of_a_worker() 
         let cluster = ClusterSpec::new().job("worker", ["one.example:1", "other.example:1"])?;
         let resolver = SimpleClusterResolver::new(cluster).with_task("worker", worker)?;
         let engines = Mutex::new(Some(engines));
-        let make = move |devices: &[Device]| {
+        let make = move |devices: &[Device], role: &Role| {
             assert_eq!(devices.len(), replicas);
+            let addresses: Vec<&str> = role.workers().iter().map(|(_, address)| &address[..]).collect();
+            assert_eq!((role.worker(), &addresses[..]), (worker, &["one.example:1", "other.example:1"][..]));
             Ok(engines.lock().unwrap().take().expect("the engines of this worker are asked for once"))
         };
         let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(replicas).engines(make).build()?;
@@ -152,7 +154,7 @@ fn a_worker_with_an_engine_too_few_or_too_many_is_told_so() {
         let cluster = ClusterSpec::new().job("worker", ["one.example:1", "other.example:1"]).expect("a cluster");
         let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).expect("a task");
         let builder = MultiWorkerMirroredStrategy::builder(resolver).replicas(2);
-        let error = builder.engines(move |_| Ok(consonance_messages::threads(made))).build().expect_err("not two");
+        let error = builder.engines(move |_, _| Ok(consonance_messages::threads(made))).build().expect_err("not two");
         let Error::InvalidCall { argument, found, .. } = &error else { panic!("{error}") };
         assert_eq!((&argument[..], found), ("engines", &format!("{made}")));
     }
@@ -164,7 +166,8 @@ fn a_single_worker_keeps_its_engines() {
     let builder = || MultiWorkerMirroredStrategy::builder(SimpleClusterResolver::new(ClusterSpec::new()));
     let made = Arc::new(AtomicUsize::new(0));
     let count = made.clone();
-    let make = move |devices: &[Device]| {
+    let make = move |devices: &[Device], role: &Role| {
+        assert!(role.workers().is_empty());
         count.fetch_add(1, Ordering::Relaxed);
         Ok(consonance_messages::threads(devices.len()))
     };

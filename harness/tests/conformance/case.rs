@@ -170,7 +170,7 @@ impl Case {
             "" | "mirrored" => {
                 let builder = MirroredStrategy::builder(devices);
                 let builder = match self.on_messages {
-                    true => builder.engines(|devices| Ok(consonance_messages::threads(devices.len()))),
+                    true => builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))),
                     false => builder,
                 };
                 (*builder.build()?).clone()

@@ -33,7 +33,8 @@ pub use spec::ClusterSpec;
 pub use tf_config::TfConfigClusterResolver;
 pub use union::UnionResolver;
 
-pub(crate) use role::{Role, check_on_this_host};
+pub use role::Role;
+pub(crate) use role::check_on_this_host;
 
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};

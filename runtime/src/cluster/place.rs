@@ -39,12 +39,12 @@ impl Job {
             Job::Cluster(resolver) => {
                 let role = Role::of(CALL, &**resolver)?;
                 check_on_this_host(CALL, &role)?;
-                let tasks: Vec<String> = match role.workers.is_empty() {
+                let tasks: Vec<String> = match role.workers().is_empty() {
                     // A program that runs alone: its process id is unique.
                     true => vec![format!("process {}", std::process::id())],
-                    false => role.workers.iter().map(|(task, address)| format!("{task} ({address})")).collect(),
+                    false => role.workers().iter().map(|(task, address)| format!("{task} ({address})")).collect(),
                 };
-                Ok(Place { own: role.worker, digest: job_digest(&tasks), tasks })
+                Ok(Place { own: role.worker(), digest: job_digest(&tasks), tasks })
             }
             &Job::Id { ref id, rank, size, .. } => {
                 if rank >= size {

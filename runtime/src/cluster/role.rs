@@ -1,5 +1,4 @@
-//! The position of a process among the workers of its cluster, and the check that all workers are
-//! on one host.
+//! The role of a process in its cluster, and the check that all workers are on one host.
 
 use super::ClusterResolver;
 use crate::{Error, Result};
@@ -8,18 +7,39 @@ use std::{
     net::{IpAddr, UdpSocket},
 };
 
-/// The position of a process among the workers of its cluster: the `chief`, if there is one, then
-/// the tasks `worker` by index.
-pub(crate) struct Role {
-    /// Every worker: its name in errors, and its address. Empty for a program that runs alone.
-    pub(crate) workers: Vec<(String, String)>,
-    /// The position of this process in the list.
-    pub(crate) worker: usize,
+/// The role of a process in its cluster: which of the workers it is. A strategy's engines are
+/// chosen by it, and by the devices of the replicas.
+///
+/// The workers are the `chief`, if there is one, then the tasks `worker` by index. Replicas are
+/// numbered in this order.
+#[derive(Clone, Debug)]
+pub struct Role {
+    workers: Vec<(String, String)>,
+    worker: usize,
     /// The number of the cluster's parameter servers, which have no replicas.
     servers: usize,
 }
 
 impl Role {
+    /// The role of a process that runs alone.
+    pub(crate) const ALONE: Role = Role { workers: Vec::new(), worker: 0, servers: 0 };
+
+    /// Returns the name of each worker's task, such as `worker[1]`, and its address. Empty for a
+    /// program that runs alone.
+    pub fn workers(&self) -> &[(String, String)] {
+        &self.workers
+    }
+
+    /// Returns the position of this process among the workers; 0 for a program that runs alone.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Returns whether other processes have replicas, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.workers.len() > 1
+    }
+
     /// Returns the role of this process. An evaluator is not part of the cluster that it evaluates,
     /// and runs alone.
     ///
@@ -29,7 +49,7 @@ impl Role {
     pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<Role> {
         let cluster = resolver.cluster_spec();
         if cluster.is_empty() || resolver.task_type() == Some("evaluator") {
-            return Ok(Role { workers: Vec::new(), worker: 0, servers: 0 });
+            return Ok(Role::ALONE);
         }
         let tasks = ["chief", "worker"].into_iter().filter_map(|job| Some((job, cluster.tasks(job)?)));
         let tasks: Vec<_> =

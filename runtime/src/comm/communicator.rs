@@ -1,11 +1,11 @@
 //! The raw layer: collectives on slices, for backends of frameworks and numeric code.
 
 use crate::{
-    CommunicationOptions, Error, Implementation, Mailbox, Result,
+    CommunicationOptions, Device, Error, Implementation, Mailbox, Result,
     comm::{
         agreement::Agreement,
         call::Call,
-        engine::{AbortHandle, Engine, Host, Lowered, Service},
+        engine::{self, AbortHandle, Engine, Host, Lowered, Service},
         options::{self, Configuration},
         shared_memory::SharedMemory,
     },
@@ -75,16 +75,9 @@ impl Communicator {
     /// If the environment variable `CONSONANCE_TUNING` names a file that is malformed or cannot be
     /// read.
     pub fn threads(size: usize) -> Vec<Communicator> {
-        let group = Communicator::group("threads", size, CommunicationOptions::new().configuration());
-        group.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// [`threads`](Communicator::threads) with this configuration.
-    pub(crate) fn group(call: &'static str, size: usize, configuration: Configuration) -> Result<Vec<Communicator>> {
-        options::settle(call)?;
-        let on_endpoint = |endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>;
-        let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
-        Ok(endpoints.map(|endpoint| Communicator::over(on_endpoint(endpoint), configuration)).collect())
+        let devices: Vec<Device> = (0..size).map(Device::Cpu).collect();
+        let engines = engine::local("threads", &devices, CommunicationOptions::new().configuration());
+        engines.unwrap_or_else(|error| panic!("{error}")).into_iter().map(Communicator::from_engine).collect()
     }
 
     #[cfg(target_os = "linux")]

@@ -1,7 +1,9 @@
 //! The builder of strategies.
 
 use super::{Engines, Inner, Placement, Strategy, Workers};
-use crate::{ClusterResolver, CommunicationOptions, Device, Error, Result, comm::engine::Engine, device};
+use crate::{
+    ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
+};
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -15,7 +17,7 @@ pub struct Builder<S> {
     pin_threads: bool,
     resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Arc<Workers>>,
-    engines: Option<Engines>,
+    engines: Engines,
     wrap: fn(Strategy) -> S,
 }
 
@@ -31,8 +33,8 @@ impl<S> Builder<S> {
     {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let options = CommunicationOptions::new();
-        let (placement, resolver, workers) = (Ok(Placement::PerDevice), None, None);
-        Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines: None, wrap }
+        let (placement, resolver, workers, engines) = (Ok(Placement::PerDevice), None, None, Engines::LOCAL);
+        Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines, wrap }
     }
 
     /// Keeps variables on `device` only.
@@ -53,9 +55,14 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Sets the cluster, and its workers if there are several.
-    pub(crate) fn cluster(mut self, resolver: Arc<dyn ClusterResolver>, workers: Option<Workers>) -> Self {
-        (self.resolver, self.workers) = (Some(resolver), workers.map(Arc::new));
+    /// Sets the cluster, its workers if there are several, and the engines of this one.
+    pub(crate) fn cluster(
+        mut self,
+        resolver: Arc<dyn ClusterResolver>,
+        workers: Option<Workers>,
+        engines: Engines,
+    ) -> Self {
+        (self.resolver, self.workers, self.engines) = (Some(resolver), workers.map(Arc::new), engines);
         self
     }
 
@@ -73,22 +80,26 @@ impl<S> Builder<S> {
     }
 
     /// Executes the replicas' collectives on custom engines. `make` takes the replicas' devices and
-    /// returns an engine for each, in rank order. It is called before the first run, and before a
-    /// run whose engines cannot go on from the last one. By default replicas share memory.
+    /// the role of this process, and returns an engine for each replica, in rank order. It is
+    /// called before the first run, and before a run whose engines cannot go on from the last one.
+    /// By default replicas share memory.
     ///
     /// The engines execute what replicas call. [`Strategy::reduce`] and [`Strategy::gather`] have
     /// the values of all replicas in this process, and combine them in the host's memory without an
     /// engine, to the same bits.
     ///
     /// ```
-    /// # use consonance::{Device, MirroredStrategy, Result, raw::Engine};
-    /// type Engines = Vec<Box<dyn Engine>>;
-    /// fn on(make: impl Fn(&[Device]) -> Result<Engines> + Send + Sync + 'static) -> Result<MirroredStrategy> {
-    ///     MirroredStrategy::builder(["cpu:0", "cpu:1"]).engines(make).build()
+    /// # use consonance::{MirroredStrategy, Result, raw::Engine};
+    /// fn on(make: fn(usize) -> Vec<Box<dyn Engine>>) -> Result<MirroredStrategy> {
+    ///     let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]);
+    ///     strategy.engines(move |devices, _role| Ok(make(devices.len()))).build()
     /// }
     /// ```
-    pub fn engines(mut self, make: impl Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
-        self.engines = Some(Box::new(make));
+    pub fn engines(
+        mut self,
+        make: impl Fn(&[Device], &Role) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static,
+    ) -> Self {
+        self.engines.make = Some(Box::new(make));
         self
     }
 

@@ -3,22 +3,23 @@
 
 mod builder;
 pub(crate) mod context;
+mod engines;
 mod lease;
 mod turns;
 mod worker_group;
 
 pub use builder::Builder;
 pub(crate) use builder::check_devices;
+pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
 pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,
-    comm::{engine::Engine, kept_thread::KeptThread, options::Configuration},
+    comm::{kept_thread::KeptThread, options::Configuration},
     device,
 };
 use consonance_kernels::os::thread_pool::Team;
-use consonance_spec::World;
 use std::{
     fmt,
     ops::Range,
@@ -54,9 +55,6 @@ enum Placement {
     Central(Device),
 }
 
-/// Takes the replicas' devices, and makes an engine for each.
-pub(crate) type Engines = Box<dyn Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
-
 struct Inner {
     name: &'static str,
     /// One for each replica of this process.
@@ -68,8 +66,7 @@ struct Inner {
     resolver: Option<Arc<dyn ClusterResolver>>,
     /// The workers, if other processes have replicas, too.
     workers: Option<Arc<Workers>>,
-    /// Makes the engines of this process's replicas; `None` for ranks that share memory.
-    engines: Option<Engines>,
+    engines: Engines,
     /// Thread teams of finished runs, for reuse.
     idle: Mutex<Vec<Team>>,
     /// The communicators of the last finished run, for reuse; only without other workers.
@@ -187,15 +184,7 @@ impl Strategy {
             kept.iter_mut().for_each(|communicator| communicator.configure(configuration));
             return Ok(kept);
         }
-        let replicas = self.0.devices.len();
-        let Some(engines) = &self.0.engines else { return Communicator::group(self.0.name, replicas, configuration) };
-        let engines = engines(&self.0.devices)?;
-        let worlds: Vec<World> = engines.iter().map(|engine| engine.world()).collect();
-        if !worlds.iter().copied().eq((0..replicas).filter_map(|rank| World::new(rank, replicas))) {
-            let expected = format!("one for each of {replicas} replicas, in rank order");
-            return Err(Error::invalid(self.0.name, "engines", expected, format!("{worlds:?}")));
-        }
-        Ok(engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect())
+        self.0.engines.communicators(self.0.name, &self.0.devices, configuration)
     }
 
     /// Keeps the communicators of a run for the next one. Of two concurrent runs, only those of one

@@ -9,7 +9,7 @@ pub(crate) use host::Host;
 pub(crate) use lowered::Lowered;
 
 use crate::{
-    Error, Mailbox, Result,
+    Device, Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
     profile::{Path, Transport},
 };
@@ -177,6 +177,18 @@ pub trait Engine: Send {
     /// same process, have ended theirs. A rank of `company` that waits for it fails with
     /// [`Error::Left`]. By default this does nothing, and such a rank waits until its deadline.
     fn set_idle(&mut self, _company: Range<usize>, _idle: bool) {}
+}
+
+/// Makes the engines of replicas that are all in this process, one for each of these devices, in
+/// rank order.
+pub(crate) fn local(
+    call: &'static str,
+    devices: &[Device],
+    configuration: Configuration,
+) -> Result<Vec<Box<dyn Engine>>> {
+    // Another kind of device makes this pattern refutable, and the compiler asks for its engine.
+    let cpus = devices.iter().map(|Device::Cpu(_)| ()).count();
+    Host::group(call, cpus, configuration)
 }
 
 /// What an engine tells of itself and of its last call.

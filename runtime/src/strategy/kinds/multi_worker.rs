@@ -5,7 +5,7 @@ use crate::{
     cluster::Role,
     comm::engine::Engine,
     device,
-    handle::{Builder, Engines, Workers, check_devices},
+    handle::{Builder, Engines, MakeEngines, Workers, check_devices},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder, handle::context};
@@ -105,7 +105,7 @@ impl MultiWorkerMirroredStrategy {
             devices: None,
             options,
             pin_threads: false,
-            engines: None,
+            make: None,
             #[cfg(target_os = "linux")]
             meeting: Box::new(Ok),
         }
@@ -174,7 +174,7 @@ pub struct MultiWorkerBuilder {
     devices: Option<Result<Vec<Device>>>,
     options: CommunicationOptions,
     pin_threads: bool,
-    engines: Option<Engines>,
+    make: Option<MakeEngines>,
     #[cfg(target_os = "linux")]
     meeting: Box<dyn FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder>>,
 }
@@ -224,22 +224,26 @@ impl MultiWorkerBuilder {
     }
 
     /// Executes the replicas' collectives on custom engines. `make` takes the devices of this
-    /// worker's replicas and returns an engine for each, in rank order. The replicas of all workers
-    /// are the ranks, so all workers make engines of one group. The workers exchange their numbers
-    /// of replicas over them; they share no memory, and may be on several hosts. The strategy goes
-    /// on after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
+    /// worker's replicas and the role of this process, which has the addresses of all workers, and
+    /// returns an engine for each replica, in rank order. The replicas of all workers are the
+    /// ranks, so all workers make engines of one group. The workers exchange their numbers of
+    /// replicas over them; they share no memory, and may be on several hosts. The strategy goes on
+    /// after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
     /// worker this is [`Builder::engines`](crate::Builder::engines). By default replicas share
     /// memory.
     ///
     /// ```
-    /// # use consonance::{Device, MultiWorkerMirroredStrategy, Result, raw::Engine};
-    /// type Engines = Vec<Box<dyn Engine>>;
-    /// fn on(make: impl Fn(&[Device]) -> Result<Engines> + Send + Sync + 'static) -> Result<MultiWorkerMirroredStrategy> {
-    ///     MultiWorkerMirroredStrategy::from_environment()?.engines(make).build()
+    /// # use consonance::{MultiWorkerMirroredStrategy, Result, raw::{Engine, Role}};
+    /// fn on(connect: fn(usize, &Role) -> Result<Vec<Box<dyn Engine>>>) -> Result<MultiWorkerMirroredStrategy> {
+    ///     let strategy = MultiWorkerMirroredStrategy::from_environment()?;
+    ///     strategy.engines(move |devices, role| connect(devices.len(), role)).build()
     /// }
     /// ```
-    pub fn engines(mut self, make: impl Fn(&[Device]) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static) -> Self {
-        self.engines = Some(Box::new(make));
+    pub fn engines(
+        mut self,
+        make: impl Fn(&[Device], &Role) -> Result<Vec<Box<dyn Engine>>> + Send + Sync + 'static,
+    ) -> Self {
+        self.make = Some(Box::new(make));
         self
     }
 
@@ -271,7 +275,7 @@ impl MultiWorkerBuilder {
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
     /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] with the
     /// missing workers if some are missing at the deadline.
-    pub fn build(self) -> Result<MultiWorkerMirroredStrategy> {
+    pub fn build(mut self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
         role.idle_servers().iter().for_each(|sentence| eprintln!("consonance: {CALL}: {sentence}"));
         // Wrong devices are refused before the other workers are met.
@@ -280,25 +284,19 @@ impl MultiWorkerBuilder {
             Some(Ok(devices)) => devices.clone(),
             Some(Err(error)) => return Err(error.clone()),
         };
-        match (role.workers.len(), &self.engines) {
-            (0 | 1, _) => self.build_with(devices.len(), None),
-            (_, None) => self.meet(devices.len()),
-            (_, Some(engines)) => {
-                let (replicas, configuration) = (devices.len(), self.options.configuration());
-                let engines = engines(&devices)?;
-                if engines.len() != replicas {
-                    let expected = format!("one for each of {replicas} replicas of this worker");
-                    return Err(Error::invalid(CALL, "engines", expected, engines.len().to_string()));
-                }
-                let on = |engine| Communicator::on(engine, configuration);
-                let communicators = engines.into_iter().map(on).collect();
-                self.build_on(communicators)
-            }
+        let engines = Engines { role, make: self.make.take() };
+        if !engines.role.is_shared() {
+            return self.build_with(devices.len(), None, engines);
         }
+        if engines.are_of_processes(CALL)? {
+            return self.meet(devices.len(), engines);
+        }
+        let communicators = engines.communicators(CALL, &devices, self.options.configuration())?;
+        self.build_over(communicators, engines)
     }
 
     #[cfg(target_os = "linux")]
-    fn meet(mut self, replicas: usize) -> Result<MultiWorkerMirroredStrategy> {
+    fn meet(mut self, replicas: usize, engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
         let set = std::mem::replace(&mut self.meeting, Box::new(Ok));
         let group = set(ProcessGroupBuilder::new(self.resolver.clone()).replicas(replicas))?;
         let mut group = group.options(self.options).join()?;
@@ -306,12 +304,12 @@ impl MultiWorkerBuilder {
         let replicas = communicators.len();
         let cluster = self.resolver.cluster_spec().to_string();
         let workers = Workers::meet(CALL, communicators, group.place(), &cluster)?;
-        let strategy = self.build_with(replicas, Some(workers))?;
+        let strategy = self.build_with(replicas, Some(workers), engines)?;
         Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn meet(self, _replicas: usize) -> Result<MultiWorkerMirroredStrategy> {
+    fn meet(self, _replicas: usize, _engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
         let expected = "one worker, or communicators for build_on: processes share memory on Linux only";
         Err(Error::invalid(CALL, "cluster", expected, "several workers"))
     }
@@ -355,15 +353,24 @@ impl MultiWorkerBuilder {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn build_on(self, communicators: Vec<Communicator>) -> Result<MultiWorkerMirroredStrategy> {
-        let role = Role::of(CALL, &*self.resolver)?;
-        let replicas = communicators.len();
-        let cluster = self.resolver.cluster_spec().to_string();
-        let place = (role.worker, role.workers.len().max(1));
-        let workers = Workers::meet(CALL, communicators, place, &cluster)?;
-        self.build_with(replicas, Some(workers))
+        let engines = Engines { role: Role::of(CALL, &*self.resolver)?, make: None };
+        self.build_over(communicators, engines)
     }
 
-    fn build_with(self, replicas: usize, workers: Option<Workers>) -> Result<MultiWorkerMirroredStrategy> {
+    fn build_over(self, communicators: Vec<Communicator>, engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
+        let replicas = communicators.len();
+        let cluster = self.resolver.cluster_spec().to_string();
+        let place = (engines.role.worker(), engines.role.workers().len().max(1));
+        let workers = Workers::meet(CALL, communicators, place, &cluster)?;
+        self.build_with(replicas, Some(workers), engines)
+    }
+
+    fn build_with(
+        self,
+        replicas: usize,
+        workers: Option<Workers>,
+        engines: Engines,
+    ) -> Result<MultiWorkerMirroredStrategy> {
         let devices = match self.devices {
             None => (0..replicas).map(Device::Cpu).collect(),
             Some(devices) => devices?,
@@ -379,11 +386,7 @@ impl MultiWorkerBuilder {
         };
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        let builder = builder.cluster(self.resolver, workers);
-        match self.engines {
-            Some(engines) => builder.engines(engines).build(),
-            None => builder.build(),
-        }
+        builder.cluster(self.resolver, workers, engines).build()
     }
 }
 

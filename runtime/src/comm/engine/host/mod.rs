@@ -10,7 +10,7 @@ use crate::{
     comm::{
         agreement,
         call::{Call, OnHost},
-        options::Configuration,
+        options::{self, Configuration},
         report::{Processes, Reports, report},
     },
     kind,
@@ -46,6 +46,13 @@ impl Host {
     /// that of the group.
     fn endpoint(&self, peer: Option<usize>) -> &Endpoint {
         peer.and_then(|peer| self.pairs.get(peer)?.as_ref()).unwrap_or(&self.endpoint)
+    }
+
+    /// Makes the engines of a new group of `size` threads of this process, in rank order.
+    pub(super) fn group(call: &'static str, size: usize, configuration: Configuration) -> Result<Vec<Box<dyn Engine>>> {
+        options::settle(call)?;
+        let endpoints = Endpoint::group(size, configuration.timeout).into_iter();
+        Ok(endpoints.map(|endpoint| Box::new(Host::new(endpoint, configuration, None)) as Box<dyn Engine>).collect())
     }
 
     pub(crate) fn new(
