@@ -22,6 +22,9 @@ from consonance.torch._group import _IS_BACKEND  # noqa: E402
 
 # Ranks are forked, and a fork cannot use the threads of its parent.
 torch.set_num_threads(1)
+# In a fork, the first call of PyTorch's thread pool replaces it without a lock: a second thread may
+# find none ("Invalid thread pool!"). So that call is made before there is a second thread.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def _work(function, rank, size, path, seconds, results, args):
