@@ -80,6 +80,33 @@ impl Inbox {
         self.lock().end_of(line)
     }
 
+    /// Returns the abort of the group of this number.
+    pub(crate) fn own_end_of(&self, group: u64) -> Option<End> {
+        self.lock().ended.get(&group).copied()
+    }
+
+    /// Waits until [`take`](Inbox::take) would not wait for one of the ranks `from`, at most until
+    /// `until`. Returns the position of that rank.
+    pub(crate) fn probe(&self, from: &[usize], line: &[u64], until: Instant) -> Option<usize> {
+        let group = line.last().copied().unwrap_or_default();
+        let mut contents = self.lock();
+        loop {
+            let has_ended = contents.end_of(line).is_some();
+            let is_ready =
+                |&rank: &usize| has_ended || contents.has_message(rank, group) || contents.has_left(rank, group);
+            if let Some(place) = from.iter().position(is_ready) {
+                return Some(place);
+            }
+            contents = self.wait(contents, until)?;
+        }
+    }
+
+    /// Waits for a letter. Returns `None` if the deadline has passed.
+    fn wait<'i>(&'i self, contents: MutexGuard<'i, Contents>, deadline: Instant) -> Option<MutexGuard<'i, Contents>> {
+        let rest = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+        Some(self.changed.wait_timeout(contents, rest).expect("nobody panics holding an inbox").0)
+    }
+
     /// Waits for something of rank `from` in the last group of `line`, at most until the deadline,
     /// and returns it.
     pub(crate) fn take(&self, from: usize, line: &[u64], deadline: Instant) -> News {
@@ -93,18 +120,26 @@ impl Inbox {
             if let Some(end) = contents.end_of(line) {
                 return News::Ended(end);
             }
-            if contents.gone.contains(&from) || contents.left.contains(&(from, group)) {
+            if contents.has_left(from, group) {
                 return News::Left;
             }
-            let Some(rest) = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) else {
-                return News::Late;
+            contents = match self.wait(contents, deadline) {
+                Some(contents) => contents,
+                None => return News::Late,
             };
-            contents = self.changed.wait_timeout(contents, rest).expect("nobody panics holding an inbox").0;
         }
     }
 }
 
 impl Contents {
+    fn has_message(&self, from: usize, group: u64) -> bool {
+        self.messages[from].get(&group).is_some_and(|messages| !messages.is_empty())
+    }
+
+    fn has_left(&self, rank: usize, group: u64) -> bool {
+        self.gone.contains(&rank) || self.left.contains(&(rank, group))
+    }
+
     fn end_of(&self, line: &[u64]) -> Option<End> {
         let (own, whole) = line.split_last()?;
         // A rank that leaves the whole group stays in the groups that were split off.

@@ -180,6 +180,12 @@ impl Engine for Messages {
         self.deadline = Instant::now() + self.timeout;
     }
 
+    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
+        let group = &*self.group;
+        let ranks: Vec<usize> = from.iter().map(|&from| group.members[from]).collect();
+        group.inbox.probe(&ranks, &group.line, until).map(|place| from[place])
+    }
+
     fn execute(&mut self, call: Call<'_>, _: &Signature, name: Kind) -> Result<(), Failure> {
         match call {
             Call::Send { data, to } => {
@@ -237,11 +243,17 @@ impl Engine for Messages {
     }
 }
 
-/// The rank leaves: it tells the peers that wait for it.
+/// The rank leaves: it tells the peers that wait for it. If its group was aborted, it tells them of
+/// that first: they may not have heard of it, and would name this rank.
 impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;
+        let ends: Vec<(u64, End)> =
+            group.line.iter().filter_map(|&number| Some((number, group.inbox.own_end_of(number)?))).collect();
         for &member in &group.members {
+            for &(group_number, end) in &ends {
+                group.post.bring(group.own(), member, Letter::End { group: group_number, end });
+            }
             group.post.bring(group.own(), member, Letter::Leave { group: group.number() });
         }
     }

@@ -94,11 +94,11 @@ impl<'a> Call<'a> {
         send.or_else(|| recv.filter(|&space| !reaches(space)).map(|space| ("recv", space)))
     }
 
-    /// Returns the bytes of this rank's input to `Concat`, which peers do not know; 0 for other
-    /// calls.
-    pub(crate) fn concat_bytes(&self) -> usize {
+    /// Returns the bytes of this rank's input to `Concat`, which peers do not know. `None` for
+    /// other calls.
+    pub(crate) fn concat_bytes(&self) -> Option<usize> {
         match self {
-            Call::Concat { send, .. } => send.bytes(),
+            Call::Concat { send, .. } => Some(send.bytes()),
             Call::Barrier
             | Call::Broadcast { .. }
             | Call::Reduce { .. }
@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
             | Call::Scatter { .. }
             | Call::AllToAll { .. }
             | Call::Send { .. }
-            | Call::Recv { .. } => 0,
+            | Call::Recv { .. } => None,
         }
     }
 

@@ -18,7 +18,10 @@ use consonance_kernels::{
     memory::{HostMemory, Memory, Space},
 };
 use consonance_spec::{DType, Kind, Signature, World};
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 /// Executes the calls of one rank of a group. `&mut self` ensures that it executes one call at a
 /// time.
@@ -52,6 +55,18 @@ pub trait Engine: Send {
     /// Begins a call of several messages, whose waits share one deadline. Called only for an engine
     /// of [messages](Service::Messages).
     fn begin_call(&mut self) {}
+
+    /// Waits until a receive from one of these ranks would not wait: a message of that rank has
+    /// arrived, or the receive would fail. Returns the rank; `None` if none is ready at `until`,
+    /// which is no error and does not abort the group. Called only for an engine of
+    /// [messages](Service::Messages).
+    ///
+    /// By default returns the first of the ranks at once. Then a receive waits for one rank while
+    /// others have sent, and in a group of more than two ranks an error at the deadline may name a
+    /// rank that waits for the late one.
+    fn probe(&mut self, from: &[usize], _until: Instant) -> Option<usize> {
+        from.first().copied()
+    }
 
     /// Executes `call`, whose arguments have been checked on this rank. All ranks must agree on
     /// `signature`: if one differs, no data moves. `name` is the call that the user made, for

@@ -1,11 +1,13 @@
 //! Every call on an engine that carries only messages.
 //!
-//! The ranks exchange call descriptors (the fingerprint of the call's signature, and the bytes of
-//! the rank's input) before any data moves. Each rank sends its descriptor to all peers before it
-//! waits for any, so a rank that is missing at the deadline did not come. Then data moves between
-//! pairs of ranks. In round `k` ranks `r` and `(k - r) mod n` exchange data. This pairing has no
-//! cycle of waiting ranks, even if a send blocks until its message is received.
+//! The ranks exchange call [descriptors] (the fingerprint of the call's signature, and the bytes of
+//! the rank's input) before any data moves. Then data moves between pairs of ranks. In round `k`
+//! ranks `r` and `(k - r) mod n` exchange data. This pairing has no cycle of waiting ranks, even if
+//! a send blocks until its message is received.
 
+mod descriptors;
+
+use self::descriptors::{Descriptor, Exchange, OF_TWO};
 use super::{AbortHandle, Engine, Explanation, Failure, Service};
 use crate::{
     Error, Implementation, Mailbox, Result,
@@ -23,7 +25,10 @@ use consonance_kernels::{
     shm::codes::fingerprint,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
-use std::ops::Range;
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 /// Executes all calls over an engine of messages.
 pub(crate) struct Lowered {
@@ -31,17 +36,15 @@ pub(crate) struct Lowered {
     /// The algorithm of all-reduces. Here it changes nothing, but on any engine all ranks must
     /// choose the same one.
     implementation: Implementation,
+    timeout: Duration,
+    /// The deadline of the current call.
+    deadline: Instant,
 }
 
-/// A call descriptor: the fingerprint of the signature, and the bytes of the input or [`OF_TWO`].
-type Card = [u64; 2];
-
-/// Marks a send or receive. No input has this many bytes.
-const OF_TWO: u64 = u64::MAX;
-
 impl Lowered {
+    /// Makes the engine. The caller [configures](Engine::configure) it.
     pub(crate) fn new(messages: Box<dyn Engine>) -> Lowered {
-        Lowered { messages, implementation: Implementation::Auto }
+        Lowered { messages, implementation: Implementation::Auto, timeout: Duration::ZERO, deadline: Instant::now() }
     }
 
     fn rank(&self) -> usize {
@@ -77,24 +80,12 @@ impl Lowered {
     }
 
     /// Compares the call on all ranks. `bytes` is the size of this rank's input if peers do not
-    /// know it, else 0. Returns these bytes of every rank.
-    fn agree(&mut self, signature: &Signature, bytes: usize, name: Kind) -> Result<Vec<u64>, Failure> {
+    /// know it; then returns these bytes of every rank.
+    fn agree(&mut self, signature: &Signature, bytes: Option<usize>, name: Kind) -> Result<Vec<u64>, Failure> {
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
-        let own = [fingerprint(signature) ^ chosen, bytes as u64];
-        let mut cards = vec![own; self.size()];
-        for peer in self.meetings() {
-            self.send(own.as_slice().into(), peer, name)?;
-        }
-        for peer in self.meetings() {
-            self.recv(cards[peer].as_mut_slice().into(), peer, name)?;
-        }
-        if let Some(peer) = cards.iter().position(|card| card[1] == OF_TWO) {
-            return Err(self.out_of_step(peer, name, "a call of all ranks", "a send or a receive"));
-        }
-        match cards.iter().all(|card| card[0] == own[0]) {
-            true => Ok(cards.into_iter().map(|[_, bytes]| bytes).collect()),
-            false => Err(Failure::Disagreement { peer: None }),
-        }
+        let own = fingerprint(signature) ^ chosen;
+        let agreed = Exchange::new(self, name).compare(own, bytes.unwrap_or(0) as u64, bytes.is_some())?;
+        agreed.ok_or(Failure::Disagreement { peer: None })
     }
 
     /// Aborts the group because one rank made a call of all ranks and the other a send or receive:
@@ -169,7 +160,7 @@ impl Lowered {
         let blocks =
             |count: usize| -> Vec<Range<usize>> { (0..size).map(|rank| partition::block(count, size, rank)).collect() };
         match call {
-            // A rank that has all descriptors has met every peer.
+            // The root has had the descriptors of all ranks before its verdict.
             Call::Barrier => Ok(()),
             Call::Broadcast { data, root } => {
                 let mut data = data.on_host();
@@ -337,8 +328,8 @@ impl Lowered {
 
     /// Executes a send or receive: compares it with `peer`'s, then moves the data.
     fn pair(&mut self, call: Call<'_>, peer: usize, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        let own = [fingerprint(signature), OF_TWO];
-        let mut other: Card = own;
+        let own: Descriptor = [fingerprint(signature), OF_TWO, 0, 0];
+        let mut other = own;
         self.send(own.as_slice().into(), peer, name)?;
         self.recv(other.as_mut_slice().into(), peer, name)?;
         if other[1] != OF_TWO {
@@ -364,6 +355,7 @@ impl Engine for Lowered {
         // Calls that explain a mismatch share the deadline of the call.
         if signature.kind != kind::EXPLAIN {
             self.messages.begin_call();
+            self.deadline = Instant::now() + self.timeout;
         }
         let done = match call {
             Call::Send { to: peer, .. } | Call::Recv { from: peer, .. } => self.pair(call, peer, signature, name),
@@ -379,7 +371,7 @@ impl Engine for Lowered {
     }
 
     fn configure(&mut self, configuration: &Configuration) {
-        self.implementation = configuration.implementation;
+        (self.implementation, self.timeout) = (configuration.implementation, configuration.timeout);
         self.messages.configure(configuration);
     }
 
@@ -393,8 +385,7 @@ impl Engine for Lowered {
 
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
         let messages = self.messages.subgroup(members)?;
-        let implementation = self.implementation;
-        Ok(messages.map(|messages| Box::new(Lowered { messages, implementation }) as Box<dyn Engine>))
+        Ok(messages.map(|messages| Box::new(Lowered::new(messages)) as Box<dyn Engine>))
     }
 
     fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {

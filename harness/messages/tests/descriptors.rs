@@ -1,0 +1,202 @@
+//! The exchange of call descriptors on an engine of messages: its number of messages, and the rank
+//! that an error names.
+
+use consonance::{
+    Communicator, Error, ReduceOp, Result, World,
+    raw::{AbortHandle, Call, Configuration, Engine, Failure, Kind, Service, Signature},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What becomes of the messages that a rank sends.
+#[derive(Clone)]
+enum Sends {
+    /// They are counted.
+    Counted(Arc<AtomicUsize>),
+    /// The one of this number is lost, and those after it arrive.
+    Without(usize),
+    /// The rank ends in the place of the one of this number.
+    Until(usize),
+}
+
+/// An engine that passes all on, but for messages that its rank sends.
+struct Watched {
+    engine: Box<dyn Engine>,
+    sends: Sends,
+    sent: usize,
+}
+
+impl Engine for Watched {
+    fn world(&self) -> World {
+        self.engine.world()
+    }
+
+    fn service(&self) -> Service {
+        self.engine.service()
+    }
+
+    fn begin_call(&mut self) {
+        self.engine.begin_call();
+    }
+
+    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
+        self.engine.probe(from, until)
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        if let Call::Send { .. } = call {
+            self.sent += 1;
+            match &self.sends {
+                Sends::Counted(count) => _ = count.fetch_add(1, Ordering::Relaxed),
+                Sends::Without(number) if *number == self.sent => return Ok(()),
+                Sends::Until(number) if *number == self.sent => return Err(Error::other("the end of the rank").into()),
+                Sends::Without(_) | Sends::Until(_) => {}
+            }
+        }
+        self.engine.execute(call, signature, name)
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.engine.configure(configuration);
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        self.engine.abort_handle()
+    }
+}
+
+/// Runs `work` as each rank of a group of this size, and returns the results. `sends` says what
+/// becomes of the messages of a rank.
+fn on_ranks<R: Send>(
+    size: usize,
+    timeout: Duration,
+    sends: impl Fn(usize) -> Option<Sends>,
+    work: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let engine = |(rank, engine): (usize, Box<dyn Engine>)| match sends(rank) {
+        Some(sends) => Box::new(Watched { engine, sends, sent: 0 }),
+        None => engine,
+    };
+    let ranks = consonance_messages::threads(size).into_iter().enumerate().map(engine);
+    thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .map(|engine| {
+                let (mut rank, work) = (Communicator::from_engine(engine), &work);
+                rank.set_timeout(timeout).expect("a timeout that ends");
+                scope.spawn(move || work(rank))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+/// Longer than any call takes that nobody is late for.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The timeout of calls for which a rank is late. The ranks of a busy machine come within it.
+const SHORT: Duration = Duration::from_millis(600);
+
+/// The time after the deadline until the last rank has given up.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_call_of_n_ranks_has_in_the_order_of_n_log_n_messages() {
+    for size in 2..=17 {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = |_| Some(Sends::Counted(count.clone()));
+        const CALLS: usize = 3;
+        let done = on_ranks(size, LONG, counted, |mut rank| (0..CALLS).try_for_each(|_| rank.barrier()));
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+        let sent = count.load(Ordering::Relaxed) / CALLS;
+        let limit = size as f64 * (size as f64).log2() / 2.0 + 2.0 * (size as f64 - 1.0);
+        assert!(sent as f64 <= limit, "{sent} messages of {size} ranks, at most {limit}");
+        assert!(sent <= size * (size - 1), "{sent} messages of {size} ranks, no more than to every peer");
+    }
+}
+
+/// The ranks come one after another, in another order for each late rank. So each of them has
+/// another deadline, and waits for another rank at the first.
+#[test]
+fn a_late_rank_is_named_by_every_rank_at_any_place_of_the_tree() {
+    let groups = [2, 3, 6, 9].into_iter().flat_map(|size| (0..size).map(move |late| (size, late)));
+    thread::scope(|scope| {
+        for (size, late) in groups {
+            scope.spawn(move || {
+                let begin = Instant::now();
+                let errors = on_ranks(
+                    size,
+                    SHORT,
+                    |_| None,
+                    |mut rank| {
+                        let own = rank.rank();
+                        if own == late {
+                            let ended = rank.abort_handle();
+                            while !ended.is_aborted() && begin.elapsed() < LONG {
+                                thread::sleep(Duration::from_millis(1));
+                            }
+                            return None;
+                        }
+                        thread::sleep(SHORT / 40 * ((own + 5 * late) * 7 % size) as u32);
+                        Some(rank.barrier())
+                    },
+                );
+                let names = |error: &Result<()>| match error {
+                    Err(Error::Timeout { missing, .. }) => missing.iter().map(|(rank, _)| *rank).eq([late]),
+                    Err(Error::Aborted { replica, .. }) => *replica == late,
+                    _ => false,
+                };
+                let named = errors.iter().flatten().all(names);
+                assert!(named, "rank {late} of {size} is late: {errors:?}");
+                let timed_out = |error: &Result<()>| matches!(error, Err(Error::Timeout { .. }));
+                assert!(errors.iter().flatten().any(timed_out), "rank {late} of {size} is late: {errors:?}");
+                assert!(begin.elapsed() < SHORT + SHORT + GRACE, "{:?}", begin.elapsed());
+            });
+        }
+    });
+}
+
+/// Rank 4 of 8 has the descriptors of ranks 5 to 7. It ends before it greets, before it sends its
+/// own descriptor, between two of theirs, and before the verdict for each of them.
+#[test]
+fn a_rank_that_ends_with_descriptors_of_others_is_named_by_all() {
+    for number in 1..=8 {
+        let ends = |rank| (rank == 4).then_some(Sends::Until(number));
+        let begin = Instant::now();
+        let errors = on_ranks(8, LONG, ends, |mut rank| {
+            let result = rank.barrier().and_then(|()| rank.barrier());
+            if rank.rank() == 4 { Ok(()) } else { result }
+        });
+        for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 4) {
+            let named = matches!(error, Err(Error::Left { replica: 4, .. } | Error::Aborted { replica: 4, .. }));
+            assert!(named, "message {number}, rank {rank}: {error:?}");
+        }
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+/// The greeting, each descriptor and the verdict that rank 2 of 5 sends is lost once.
+#[test]
+fn a_lost_descriptor_ends_the_call_at_the_deadline() {
+    for number in 1..=4 {
+        let lossy = |rank| (rank == 2).then_some(Sends::Without(number));
+        let begin = Instant::now();
+        let errors = on_ranks(5, SHORT, lossy, |mut rank| {
+            let mut sum = [1u32];
+            let result = (0..2).try_for_each(|_| rank.all_reduce(ReduceOp::Sum, &mut sum));
+            // A rank that leaves is not taken for a late one.
+            let ended = rank.abort_handle();
+            while !ended.is_aborted() && begin.elapsed() < LONG {
+                thread::sleep(Duration::from_millis(1));
+            }
+            result
+        });
+        assert!(errors.iter().all(Result::is_err), "message {number}: {errors:?}");
+        assert!(begin.elapsed() < SHORT + GRACE, "message {number}: {:?}", begin.elapsed());
+    }
+}
