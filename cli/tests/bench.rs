@@ -160,7 +160,7 @@ fn collectives_and_builds_take_turns() {
 
 /// Ranks that find no gate beside their socket, as a build from before the gate.
 #[test]
-fn a_build_that_does_not_know_the_gate_has_its_own_barrier() {
+fn a_build_without_the_gate_has_its_own_barrier() {
     let directory = Temporary::directory("gate");
     let build = directory.0.join("build");
     let line = r#"/bin/ln -s "$3" "$0-$$"; exec CONSONANCE "$1" "$2" "$0-$$""#;
@@ -185,7 +185,7 @@ fn ways_of_all_reduce_take_turns() {
 
 /// A signal ends the bench at any moment, and no file is left.
 #[test]
-fn what_a_bench_makes_goes_with_it() {
+fn a_signal_leaves_no_file_of_a_bench() {
     let directory = Temporary::directory("signal");
     let files = || fs::read_dir(&directory.0).expect("a directory").count();
     for pause in (0..40).map(|step| Duration::from_micros(200 * step)) {
@@ -206,7 +206,7 @@ fn what_a_bench_makes_goes_with_it() {
 
 /// `nohup` makes the programs that it starts ignore the signal.
 #[test]
-fn a_signal_that_is_ignored_does_not_end_a_bench() {
+fn an_ignored_signal_does_not_end_a_bench() {
     let directory = Temporary::directory("ignored");
     let mut command = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" bench barrier --time 300ms";
@@ -229,7 +229,7 @@ fn bench_after(script: &str, temporary: &Path) -> Output {
 }
 
 #[test]
-fn what_a_killed_bench_has_left_is_not_in_the_way_of_another() {
+fn files_of_a_killed_bench_do_not_hinder_another() {
     let directory = Temporary::directory("left");
     let output = bench_after("mkdir \"$TMPDIR/consonance-bench-$$\"", &directory.0);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -238,7 +238,7 @@ fn what_a_killed_bench_has_left_is_not_in_the_way_of_another() {
 }
 
 #[test]
-fn a_bench_removes_what_one_that_was_killed_has_left_long_ago() {
+fn a_bench_removes_old_files_of_a_killed_bench() {
     let directory = Temporary::directory("stale");
     // No process has this id. The second is of a bench that may run in another PID namespace.
     let stale = "cd \"$TMPDIR\"; mkdir consonance-bench-999999999 consonance-bench-999999998 consonance-benches; \
@@ -251,7 +251,7 @@ fn a_bench_removes_what_one_that_was_killed_has_left_long_ago() {
 }
 
 #[test]
-fn a_bench_whose_output_fails_leaves_no_directory() {
+fn a_bench_with_failing_output_leaves_no_directory() {
     let directory = Temporary::directory("unread");
     for (words, end) in [("all_reduce -b 1K -e 4K --time 1ms", "| head -n 1"), ("barrier --time 1ms", "> /dev/full")] {
         let script = format!("\"$0\" bench {words} {end}");
@@ -266,7 +266,7 @@ fn a_bench_whose_output_fails_leaves_no_directory() {
 }
 
 #[test]
-fn a_bench_that_is_interrupted_draws_what_it_has() {
+fn an_interrupted_bench_draws_its_rows() {
     let directory = Temporary::directory("early");
     let file = directory.0.join("plot.svg");
     let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
@@ -282,7 +282,7 @@ fn a_bench_that_is_interrupted_draws_what_it_has() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named() {
+fn a_failed_creation_of_a_directory_names_it() {
     let directory = Temporary::directory("taken");
     let all = "mkdir \"$TMPDIR/consonance-bench-$$\"; seq -f \"$TMPDIR/consonance-bench-$$-%g\" 100 | xargs mkdir";
     for (script, temporary) in [(all, &directory.0), (":", &directory.0.join("nothing"))] {
@@ -321,7 +321,7 @@ fn every_type_and_operation_is_right() {
 }
 
 #[test]
-fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
+fn an_absent_library_has_rows_with_install_advice() {
     let rows = rows("all_reduce -b 8 -e 64 -f 8 --vs intelmpi,openmpi,mpich,gloo,limit");
     let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
     assert_eq!(libraries, ["consonance", "intelmpi", "openmpi", "mpich", "gloo", "limit"].repeat(2));
@@ -349,7 +349,7 @@ fn who_is_not_installed_has_rows_that_say_how_to_change_that() {
 /// Rank 1 dies after its first call, as the gate shows. The other rank waits for it before a call
 /// or in one.
 #[test]
-fn a_rank_that_dies_ends_its_group_and_no_other() {
+fn a_dead_rank_ends_only_its_group() {
     let directory = Temporary::directory("dies");
     let build = directory.0.join("build");
     let lines = "[ $2 = 1 ] || exec CONSONANCE \"$@\"\nCONSONANCE \"$@\" &\n\
@@ -369,7 +369,7 @@ fn a_rank_that_dies_ends_its_group_and_no_other() {
 
 /// Environments that only look like ones with wheels: nothing in them can be run.
 #[test]
-fn environments_are_searched_in_which_a_named_python_installs() {
+fn environments_of_named_pythons_are_searched() {
     let directory = Temporary::directory("pythons");
     let environment = |name: &str, launcher: &str| {
         let root = directory.0.join(name);
@@ -433,7 +433,7 @@ fn the_machine_is_measured() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn invalid_cases_are_refused() {
     let refused = [
         (
             "all_reduce --transport cuda",
@@ -502,7 +502,7 @@ fn each_collective_has_a_marker_and_a_barrier_has_no_bandwidth() {
 }
 
 #[test]
-fn a_bench_that_fails_leaves_the_picture_as_it_was() {
+fn a_failed_bench_leaves_the_picture_unchanged() {
     let directory = Temporary::directory("kept");
     let [old, new] = ["old.svg", "new.svg"].map(|name| directory.0.join(name));
     fs::write(&old, "a picture").expect("a new file");
@@ -560,7 +560,7 @@ fn check_well_formed(xml: &str) {
 }
 
 #[test]
-fn the_check_of_pictures_sees_what_is_wrong() {
+fn the_check_of_pictures_finds_faults() {
     check_well_formed("<a b=\"c d\"><e/>text</a>");
     for wrong in ["<a>", "<a></b>", "<a b=c></a>", "<a b=\"c></a>", "<a>x & y</a>", "</a>"] {
         assert!(std::panic::catch_unwind(|| check_well_formed(wrong)).is_err(), "{wrong}");

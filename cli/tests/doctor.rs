@@ -115,7 +115,7 @@ fn programs_read_json() {
 }
 
 #[test]
-fn too_few_open_files_fail_what_needs_them() {
+fn too_few_open_files_fail_the_trial_of_processes() {
     let (status, report) = limited("-n 10", "--json");
     assert_eq!(status, Some(1), "{report}");
     let rows = rows(&report);
@@ -126,7 +126,7 @@ fn too_few_open_files_fail_what_needs_them() {
 }
 
 #[test]
-fn too_few_addresses_fail_what_processes_share() {
+fn too_few_addresses_fail_shared_memory() {
     // Less than a segment takes, more than the command needs.
     let (status, report) = limited("-v 1000000", "");
     assert_eq!(status, Some(1), "{report}");
@@ -140,7 +140,7 @@ fn too_few_addresses_fail_what_processes_share() {
 
 /// If the threads of the trial get no memory, their process ends. The report must go on.
 #[test]
-fn a_trial_that_gets_no_memory_is_reported() {
+fn a_trial_without_memory_is_reported() {
     let (status, report) = limited("-v 100000", "--json");
     assert_eq!(status, Some(1), "{report}");
     let rows = rows(&report);
@@ -151,7 +151,7 @@ fn a_trial_that_gets_no_memory_is_reported() {
 }
 
 #[test]
-fn a_limit_on_files_fails_what_processes_share() {
+fn a_limit_on_files_fails_shared_memory() {
     let (status, report) = limited("-f 100", "--json");
     assert_eq!(status, Some(1), "{report}");
     let rows = rows(&report);
@@ -222,7 +222,7 @@ fn engines_are_found_where_they_are_looked_for() {
 }
 
 #[test]
-fn arguments_that_cannot_be_are_refused() {
+fn invalid_arguments_are_refused() {
     for words in ["--jsn", "now", "--json yes"] {
         let output = doctor(words);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}");

@@ -61,7 +61,7 @@ fn noted(step: StepKind) -> u32 {
 }
 
 #[test]
-fn ranks_note_the_step_that_is_explained() {
+fn ranks_note_the_explained_step() {
     let [mut first, mut second] = pair_of_processes();
     let last_head = || {
         let inspections = Segment::inspect(process::id()).expect("this process's own memory");
@@ -138,7 +138,7 @@ fn the_limit_is_measured() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_cases_are_refused() {
     let refused = [
         ("all_reduce --dtype bool", "'sum' for '--op <OP>': expected an operation on bool"),
         ("send_recv -n 1", "'1' for '--ranks <N>': expected 2 to 256 ranks"),
@@ -175,7 +175,7 @@ fn processes_are_asked_wherever_the_collective_stands() {
 }
 
 #[test]
-fn a_command_whose_output_nobody_can_read_ends_with_a_sentence_at_most() {
+fn a_command_without_a_reader_ends_with_at_most_a_sentence() {
     let start = |stdout: Stdio| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_consonance"));
         command.args(["explain", "all_reduce", "--no-measure"]).stdout(stdout).stderr(Stdio::piped());

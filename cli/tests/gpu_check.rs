@@ -92,7 +92,7 @@ fn the_doctor_tells_of_the_driver_and_its_devices() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_parts_of_the_driver_are_reported() {
     let cases = [
         ("/no/such/libcuda.so.1", "", "there is no CUDA driver: /no/such/libcuda.so.1 cannot be loaded"),
         ("libc.so.6", "", "libc.so.6 has no function cuInit"),
@@ -121,7 +121,7 @@ fn what_is_missing_is_said() {
 }
 
 #[test]
-fn arguments_that_cannot_be_are_refused() {
+fn invalid_arguments_are_refused() {
     for words in ["--device first", "--every 0", "now"] {
         let output = with_plan(&format!("gpu-check {words}"), "");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}");

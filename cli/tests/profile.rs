@@ -182,7 +182,7 @@ fn every_call_of_every_worker_is_on_the_timeline() {
 }
 
 #[test]
-fn a_worker_that_was_killed_has_its_calls_and_the_others_those_of_the_next_group() {
+fn a_profile_has_the_calls_of_a_killed_worker_and_of_the_next_group() {
     let temporary = Temporary::new("killed");
     let elastic = format!("exec {} --steps 60 --at 20", example("elastic"));
     let script = format!("case $TF_CONFIG in *'\"index\": 1}}'*) {elastic} --doomed;; *) {elastic};; esac");
@@ -205,7 +205,7 @@ fn a_worker_that_was_killed_has_its_calls_and_the_others_those_of_the_next_group
 }
 
 #[test]
-fn a_profile_that_cannot_be_written_is_refused_before_anything_starts() {
+fn an_unwritable_profile_is_refused_before_any_worker_starts() {
     for (path, why) in [("/no/such/folder/p.json", "No such file or directory"), ("/", "Is a directory")] {
         let output = launch(Path::new(path), "-n 2", &["echo", "started"], 125);
         assert_eq!(output.stdout, b"");
@@ -224,7 +224,7 @@ fn a_launch_without_calls_says_so() {
 }
 
 #[test]
-fn a_launch_that_does_not_begin_leaves_no_profile() {
+fn a_failed_start_leaves_no_profile() {
     let temporary = Temporary::new("none");
     launch(&temporary.0, "-n 2", &["/no/such/program"], 127);
     assert!(!temporary.0.exists());

@@ -32,7 +32,7 @@ fn results_are_right_beside_kills_and_stops() {
 }
 
 #[test]
-fn nobody_is_killed_who_is_not_to_be() {
+fn no_process_is_killed_without_faults() {
     let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);
     assert!(text.contains(", 2 processes of 1 rank, for 1 s\n"), "{text}");
     assert!(text.contains(" 0 kills, 0 pauses, 0 stops, 0 reforms,"), "{text}");
@@ -40,7 +40,7 @@ fn nobody_is_killed_who_is_not_to_be() {
 
 /// A kill that the soak did not make is a failure like any other.
 #[test]
-fn a_failure_says_what_repeats_it() {
+fn a_failure_names_the_command_to_repeat_it() {
     let mut command = Command::new(CONSONANCE);
     command.args(["soak", "--seconds", "100", "--processes", "2", "--seed", "5", "--no-faults"]);
     let soak = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command");
@@ -62,7 +62,7 @@ fn a_failure_says_what_repeats_it() {
 }
 
 #[test]
-fn arguments_that_cannot_be_are_refused() {
+fn invalid_arguments_are_refused() {
     for arguments in [&["--seconds", "0"][..], &["--seconds", "1", "--processes", "17"], &["--replicas", "1"]] {
         let output = soak(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

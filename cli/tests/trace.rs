@@ -134,8 +134,8 @@ fn each_rank_shows_where_it_is() {
 }
 
 #[test]
-fn a_process_that_is_stopped_is_called_so() {
-    let test = "a_process_that_is_stopped_is_called_so";
+fn a_stopped_process_is_reported_as_stopped() {
+    let test = "a_stopped_process_is_reported_as_stopped";
     if env::var(TRACED).as_deref() == Ok(test) {
         Traced::run();
     }
@@ -159,7 +159,7 @@ fn a_process_that_is_stopped_is_called_so() {
 }
 
 #[test]
-fn what_cannot_be_traced_says_why() {
+fn a_failed_trace_names_the_reason() {
     // No process has an id this large.
     assert_eq!(complaint(1 << 30, &[]), "consonance: there is no process 1073741824\n");
     let own = std::process::id();

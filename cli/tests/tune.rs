@@ -15,7 +15,7 @@ fn consonance(words: &[&str], tuning: &str) -> Output {
 }
 
 #[test]
-fn what_tune_writes_is_what_groups_use() {
+fn groups_use_the_file_written_by_tune() {
     let path = env::temp_dir().join(format!("consonance-tune-{}", process::id()));
     let file = path.to_str().expect("UTF-8");
     let knobs =
@@ -52,7 +52,7 @@ fn what_tune_writes_is_what_groups_use() {
 }
 
 #[test]
-fn a_tune_that_is_interrupted_leaves_the_file_as_it_was() {
+fn an_interrupted_tune_leaves_the_file_unchanged() {
     let [old, new] =
         ["old", "new"].map(|name| env::temp_dir().join(format!("consonance-tune-{name}-{}", process::id())));
     fs::write(&old, "what was there").expect("a file");

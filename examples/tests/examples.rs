@@ -104,7 +104,7 @@ fn digits_fail_if_a_worker_fails() {
 }
 
 #[test]
-fn a_training_that_loses_a_worker_goes_on_without_it() {
+fn training_goes_on_without_a_lost_worker() {
     for lose in 0..3 {
         let output = success(example("elastic"), &format!("--steps 60 --at 20 --lose {lose}"));
         assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
@@ -151,7 +151,7 @@ fn the_command_replaces_a_lost_worker() {
 }
 
 #[test]
-fn a_training_whose_lost_worker_is_replaced_has_the_bits_of_one_without_a_loss() {
+fn training_with_a_replaced_worker_has_the_bits_of_one_without_a_loss() {
     for (lose, at) in [(0, 0), (1, 20), (2, 59)] {
         let output = success(example("elastic"), &format!("--steps 60 --at {at} --lose {lose} --replace"));
         assert_eq!(output.matches("reformed: now replica ").count(), 2, "{output}");

@@ -25,7 +25,7 @@ fn plan(epochs: usize) -> Plan {
 }
 
 #[test]
-fn a_training_that_was_broken_off_ends_with_the_same_bits() -> Result<()> {
+fn interrupted_training_ends_with_the_same_bits() -> Result<()> {
     let digits = Digits::load(5);
     let path = env::temp_dir().join(format!("consonance-resume-{}", process::id()));
     let (one, three) = (OneDeviceStrategy::new("cpu:0")?, MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2"])?);

@@ -167,7 +167,7 @@ fn dealt_to_workers_as_the_spec_says(elements: u8, batch: u8, replicas: u8, pref
 }
 
 #[test]
-fn every_element_goes_to_the_worker_that_the_spec_says() {
+fn every_element_goes_to_the_worker_of_the_spec() {
     QuickCheck::new().tests(50).quickcheck(dealt_to_workers_as_the_spec_says as fn(u8, u8, u8, u8) -> TestResult);
 }
 
@@ -385,7 +385,7 @@ fn pairs_are_distributed_as_a_table_of_two_columns() {
 }
 
 #[test]
-fn epochs_are_permutations_that_repeat_goes_through() {
+fn repeat_goes_through_the_permutations_of_the_epochs() {
     let shuffled = || dataset::from_tensor_slices(column(40)).unwrap().shuffle(5);
     let strategy = strategy(2);
     let order = |steps| given(steps).concat().concat();
@@ -417,7 +417,7 @@ fn broken(end: fn() -> Result<Tensor>) -> dataset::FromFn<Tensor> {
 }
 
 #[test]
-fn what_goes_wrong_comes_after_the_batches_before_it_and_is_the_last() {
+fn an_error_comes_after_the_batches_before_it_and_is_the_last_item() {
     let torn = || Err(Error::other("torn page"));
     let panics = || panic!("no such {}", "record");
     let cases = [(broken(torn), "torn page"), (broken(panics), ": no such record")];
@@ -511,7 +511,7 @@ fn no_more_memory_is_held_than_for_the_batches_ahead_and_the_one_in_use() {
 }
 
 #[test]
-fn a_slow_reader_finds_all_batches_that_were_asked_for_ready() {
+fn a_slow_reader_finds_all_prefetched_batches_ready() {
     let (source, read, _dead) = watched();
     let options = InputOptions::new().prefetch(3);
     let steps = strategy(1).distribute_dataset_with(source, options).unwrap().iter();
@@ -524,7 +524,7 @@ fn a_slow_reader_finds_all_batches_that_were_asked_for_ready() {
 }
 
 #[test]
-fn a_source_that_gives_nothing_is_not_waited_for_for_ever() {
+fn the_wait_for_a_silent_source_has_a_deadline() {
     let (go, gate) = channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
     let source = dataset::from_fn(move || {
@@ -559,7 +559,7 @@ fn a_replica_reads_no_steps() {
 }
 
 #[test]
-fn elements_that_cannot_be_divided_are_refused_for_several_replicas_only() {
+fn indivisible_elements_are_refused_for_several_replicas_only() {
     let scalars = || dataset::from_tensor_slices(Tensor::from([1, 2, 3])).unwrap();
     let unknown = || dataset::from_fn(|| [Tensor::from(1)]);
     assert_eq!(strategy(1).distribute_dataset(scalars()).unwrap().iter().count(), 3);

@@ -51,7 +51,7 @@ fn a_dtype_beside_counts_for_each_rank() {
 
 /// Found by `one_rank_does_otherwise`: the error did not say which of the counts differ.
 #[test]
-fn counts_that_a_sender_and_a_receiver_do_not_agree_on() {
+fn a_mismatch_names_the_different_counts() {
     let counts = |from_last| Counts::Pairs(vec![vec![1, 2, 3], vec![4, 5, 6], vec![from_last, 8, 9]]);
     check_rank(collective(Kind::AllToAll, counts(7)), |other| other.counts = counts(6), "recv_counts");
 }

@@ -226,12 +226,12 @@ fn play(numbers: &[u16], in_segment: bool) {
 }
 
 #[test]
-fn threads_are_told_what_the_spec_says() {
+fn threads_get_the_ends_of_the_spec() {
     QuickCheck::new().tests(60).quickcheck((|numbers| play(&numbers.0, false)) as fn(Numbers));
 }
 
 #[test]
-fn ranks_of_a_segment_are_told_what_the_spec_says() {
+fn ranks_of_a_segment_get_the_ends_of_the_spec() {
     QuickCheck::new().tests(60).quickcheck((|numbers| play(&numbers.0, true)) as fn(Numbers));
 }
 

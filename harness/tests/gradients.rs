@@ -409,7 +409,7 @@ fn sparse_gradients_are_those_of_the_dense() {
 
 /// All replicas get an error at once, and the next call works.
 #[test]
-fn what_has_no_gradient_is_refused() {
+fn a_call_without_a_gradient_is_refused() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let told = strategy
         .run(|replica| {

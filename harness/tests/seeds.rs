@@ -46,7 +46,7 @@ const TARGETS: &[Target] = &[
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn inputs_that_are_checked_in_are_right() {
+fn inputs_in_the_repository_pass() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, judge) in TARGETS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(name);
@@ -61,7 +61,7 @@ fn inputs_that_are_checked_in_are_right() {
 }
 
 #[test]
-fn inputs_that_are_made_are_right() {
+fn generated_inputs_pass() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, judge) in TARGETS {
         let inputs = seeds(name, 20).expect("a target");

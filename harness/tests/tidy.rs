@@ -2,7 +2,7 @@
 //! rule.
 //!
 //! Rules read a [`Source`], which separates code, comments and literals, so that words in comments
-//! and strings break no rule of code. [`the_rules_see_what_they_forbid`] has lines that break each
+//! and strings break no rule of code. [`every_rule_finds_a_planted_fault`] has lines that break each
 //! rule.
 
 #[path = "tidy/arrows.rs"]
@@ -562,7 +562,7 @@ fn only_kernels_has_unsafe_code() {
 }
 
 #[test]
-fn what_is_absent_stays_absent() {
+fn absent_words_stay_absent() {
     check(words_that_are_absent);
     for folder in LINTED {
         let lints = "deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)";
@@ -720,7 +720,7 @@ fn names(page: &str) -> Vec<(usize, &str)> {
 }
 
 #[test]
-fn the_pages_name_what_is_there() {
+fn the_pages_name_existing_files() {
     let folders = ["", "spec/src", "kernels/src", "runtime/src", "harness/src", "harness/tests", "cli/src"];
     let mut problems = Vec::new();
     for path in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
@@ -767,7 +767,7 @@ fn the_map_is_complete() {
 /// Checks that the script that puts faults back finds the texts that it edits. Without this test
 /// nobody would notice before running the script.
 #[test]
-fn the_faults_that_are_put_back_are_there() {
+fn the_script_of_faults_finds_the_texts_to_edit() {
     let script = read("runtime/tests/processes/lies/plant");
     let edits = script.lines().filter_map(|line| line.strip_prefix("edit ")?.split_once(" '"));
     let edits: Vec<(&str, &str)> =
@@ -779,7 +779,7 @@ fn the_faults_that_are_put_back_are_there() {
 }
 
 #[test]
-fn the_rules_see_what_they_forbid() {
+fn every_rule_finds_a_planted_fault() {
     type Rule = fn(&Source) -> Vec<Problem>;
     let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
     let broken: [(Rule, &str, &str); 20] = [

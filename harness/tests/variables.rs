@@ -367,7 +367,7 @@ fn an_update_has_its_variable_alone() {
 }
 
 #[test]
-fn an_update_that_fails_leaves_what_it_wrote() {
+fn a_failed_update_leaves_its_writes() {
     let strategy = mirrored();
     let variable = build(&strategy, OnRead, Sum, [1.0f32, 2.0]).unwrap();
     let mut component = 0;
@@ -408,7 +408,7 @@ fn rows_of_a_component_and_of_an_aggregate() {
 }
 
 #[test]
-fn writing_copies_only_what_somebody_holds() {
+fn writing_copies_only_shared_values() {
     let strategy = mirrored();
     let variable = build(&strategy, Auto, Sum, vec![1.0f32; 1000]).unwrap();
     let address = || variable.read().unwrap().as_slice::<f32>().unwrap().as_ptr();

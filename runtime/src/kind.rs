@@ -80,7 +80,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn calls_are_told_apart_by_their_names_and_codes() {
+    fn every_kind_has_its_own_name_and_code() {
         let kinds = || Kind::ALL.iter().copied().chain(EXTENSIONS.iter().map(|extension| Kind::Extension(extension)));
         let names: HashSet<&str> = kinds().map(Kind::name).collect();
         let codes: HashSet<u8> = kinds().map(code_of).collect();

@@ -46,7 +46,7 @@ fn slices_have_the_results_of_tensors() {
 }
 
 #[test]
-fn slices_of_other_counts_and_ops_that_are_none_are_told() {
+fn different_counts_and_unknown_ops_of_slices_are_reported() {
     let error = mirrored(2).run(|replica| {
         let mut data = vec![1.0f32; 2 + replica.replica_id_in_sync_group()];
         replica.all_reduce_slice("sum", &mut data)
@@ -125,7 +125,7 @@ mod objects {
     }
 
     #[test]
-    fn a_root_without_an_object_and_other_types_are_told() {
+    fn an_absent_object_and_different_types_are_reported() {
         let error = mirrored(2).run(|replica| replica.broadcast_object(None::<&u8>, 1)).unwrap_err();
         assert_eq!(fields::refusal(&error), ("broadcast_object", "object", Some(1)));
         assert_eq!(fields::found(&error), "none");

@@ -269,8 +269,8 @@ fn the_ranks_of_torchrun_form_a_group() {
 }
 
 #[test]
-fn a_worker_says_that_parameter_servers_take_no_part() {
-    const NAME: &str = "a_worker_says_that_parameter_servers_take_no_part";
+fn a_worker_reports_unused_parameter_servers() {
+    const NAME: &str = "a_worker_reports_unused_parameter_servers";
     const WORKER: &str = "CONSONANCE_TEST_WORKER";
     if env::var_os(WORKER).is_some() {
         assert_eq!(MultiWorkerMirroredStrategy::new().unwrap().num_replicas_in_sync(), 1);

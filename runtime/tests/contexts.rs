@@ -96,7 +96,7 @@ fn check_ended(replica: &ReplicaHandle) {
 }
 
 #[test]
-fn a_handle_gives_the_context_of_the_replica_that_the_thread_runs() {
+fn a_handle_gives_the_context_of_the_thread_s_replica() {
     for strategy in strategies() {
         let replicas = strategy.num_replicas_in_sync();
         assert!(current_replica().is_none());

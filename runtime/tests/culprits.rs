@@ -62,7 +62,7 @@ fn told(size: usize) -> Vec<Communicator> {
 }
 
 #[test]
-fn who_leaves_after_a_receive_that_told_of_a_leaver_is_not_named() {
+fn a_rank_leaving_after_a_failed_receive_from_a_leaver_is_not_named() {
     for calls in [Communicator::barrier, |rank: &mut Communicator| rank.recv(&mut [0u8], 0)] {
         let mut ranks = told(3);
         drop(ranks.remove(0));
@@ -77,14 +77,14 @@ fn who_leaves_after_a_receive_that_told_of_a_leaver_is_not_named() {
 }
 
 #[test]
-fn who_ends_the_group_after_it_was_told_of_a_leaver_is_not_named() {
+fn a_rank_aborting_after_notice_of_a_leaver_is_not_named() {
     let mut ranks = told(3);
     ranks[0].abort();
     ranks.iter_mut().for_each(|rank| names(&rank.barrier().unwrap_err(), 2));
 }
 
 #[test]
-fn who_leaves_after_a_group_that_was_split_off_told_of_a_leaver_is_not_named() {
+fn a_rank_leaving_after_notice_in_a_subgroup_is_not_named() {
     let mut ranks = Communicator::threads(3);
     // Ranks 0 and 2 are in a subgroup.
     let mut groups: Vec<Option<Communicator>> = thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn who_leaves_after_a_group_that_was_split_off_told_of_a_leaver_is_not_named() {
 }
 
 #[test]
-fn replicas_that_are_told_of_one_that_returned_are_not_named() {
+fn replicas_notified_of_a_returned_one_are_not_named() {
     for _ in 0..50 {
         let errors = Mutex::new(Vec::new());
         let result = strategy(4, LONG).run(|replica| match replica.replica_id_in_sync_group() {
@@ -121,7 +121,7 @@ fn replicas_that_are_told_of_one_that_returned_are_not_named() {
 }
 
 #[test]
-fn a_missing_rank_is_named_to_all_whose_deadline_did_not_pass() {
+fn a_missing_rank_is_named_to_all_before_their_deadlines() {
     let mut ranks = Communicator::threads(3);
     ranks[1].set_timeout(Duration::from_millis(50)).unwrap();
     let errors: Vec<Error> = thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn a_missing_rank_is_named_to_all_whose_deadline_did_not_pass() {
 }
 
 #[test]
-fn an_update_that_does_not_end_is_named() {
+fn an_endless_update_is_named() {
     let strategy = strategy(2, Duration::from_millis(100));
     let variable = strategy.variable(|| Tensor::from(1f32)).unwrap();
     let seen = strategy.scope(|| {
@@ -173,7 +173,7 @@ fn an_update_that_does_not_end_is_named() {
 }
 
 #[test]
-fn what_a_replica_throws_may_panic_when_it_is_dropped() {
+fn the_payload_of_a_replica_s_panic_may_panic_in_its_drop() {
     for replicas in [1, 3] {
         let strategy = strategy(replicas, LONG);
         let run = || {
@@ -189,7 +189,7 @@ fn what_a_replica_throws_may_panic_when_it_is_dropped() {
 }
 
 #[test]
-fn what_a_data_set_throws_may_panic_when_it_is_dropped() {
+fn the_payload_of_a_data_set_s_panic_may_panic_in_its_drop() {
     for prefetch in [0, 2] {
         let options = dataset::InputOptions::new().prefetch(prefetch);
         let elements =
@@ -208,7 +208,7 @@ fn what_a_data_set_throws_may_panic_when_it_is_dropped() {
 /// Complex numbers of f32 lie in twice as many elements of f32. Data of a few bytes ride in one
 /// message, which a giver does not wait for: it gets the mismatch in its next call.
 #[test]
-fn elements_that_stand_for_another_type_on_one_rank_are_a_mismatch_at_any_size() {
+fn another_described_type_on_one_rank_is_a_mismatch_at_any_size() {
     let calls = ["all_reduce", "broadcast", "reduce", "gather", "scatter", "send/recv"];
     for (name, count) in calls.into_iter().flat_map(|name| [2, 600, 200_000].map(|count| (name, count))) {
         let ranks = if name == "send/recv" { 2 } else { 3 };

@@ -223,7 +223,7 @@ fn sparse_against_dense() {
 
 /// An invalid call on one replica is that replica's error, and the others get an error at once.
 #[test]
-fn a_call_that_cannot_be_right_frees_the_others() {
+fn an_invalid_call_frees_the_others() {
     let results = strategy(2).run(|replica| {
         let odd = replica.replica_id_in_sync_group() == 1;
         let errors = [
@@ -248,7 +248,7 @@ fn a_call_that_cannot_be_right_frees_the_others() {
 }
 
 #[test]
-fn a_call_that_cannot_be_right_waits_no_shorter_because_the_last_one_did() {
+fn an_invalid_call_does_not_keep_the_short_timeout_of_the_last_one() {
     let short = Duration::from_secs(1);
     let results = strategy(2).run(|replica| {
         replica.barrier()?;
@@ -293,7 +293,7 @@ fn a_panic_and_an_error_free_the_others_and_harm_nothing() {
 }
 
 #[test]
-fn the_freed_replicas_learn_who_failed() {
+fn the_freed_replicas_learn_the_failed_one() {
     let (strategy, seen) = (strategy(3), AtomicUsize::new(0));
     let result: Result<PerReplica<()>> = strategy.run(|replica| {
         if replica.replica_id_in_sync_group() == 1 {
@@ -309,7 +309,7 @@ fn the_freed_replicas_learn_who_failed() {
 }
 
 #[test]
-fn a_replica_that_returns_early_is_named_with_its_last_call() {
+fn a_replica_returning_early_is_named_with_its_last_call() {
     let strategy = strategy(2);
     let error = strategy
         .run(|replica| {
@@ -326,7 +326,7 @@ fn a_replica_that_returns_early_is_named_with_its_last_call() {
 }
 
 #[test]
-fn a_replica_that_does_not_come_is_named_at_the_deadline() {
+fn an_absent_replica_is_named_at_the_deadline() {
     let short = Duration::from_millis(50);
     let strategy = strategy_with_timeout(3, short);
     let (error, late) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -379,7 +379,7 @@ fn a_context_is_of_no_use_in_a_merge_function() {
 }
 
 #[test]
-fn a_merge_function_that_fails_or_panics_frees_all() {
+fn a_failing_or_panicking_merge_function_frees_all() {
     let strategy = strategy(3);
     let results = strategy.run(|replica| {
         let failed = replica.merge_call(1, |_, _| -> Result<PerReplica<i32>> { Err(Error::other("no")) });
@@ -456,7 +456,7 @@ fn strategies_do_not_mix() {
 }
 
 #[test]
-fn values_that_do_not_fit_the_replicas() {
+fn values_unlike_the_replicas_are_refused() {
     let strategy = strategy(2);
     let error = strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None).unwrap_err();
     assert_eq!(refusal(&error), ("Strategy::reduce", "value", None));
@@ -473,7 +473,7 @@ fn values_that_do_not_fit_the_replicas() {
 
 /// Found by a user: the error named the sizes, although they may differ along the intended axis.
 #[test]
-fn an_axis_that_ragged_values_have_not_is_told_before_their_sizes() {
+fn an_absent_axis_of_ragged_values_is_reported_before_their_sizes() {
     let strategy = strategy(2);
     let ragged = PerReplica::new(vec![Tensor::from(vec![1.0f32; 0]), Tensor::from(vec![1.0f32; 1])]);
     let errors = [
@@ -496,7 +496,7 @@ fn an_axis_that_ragged_values_have_not_is_told_before_their_sizes() {
 }
 
 #[test]
-fn a_communicator_that_is_dropped_has_left() {
+fn a_dropped_communicator_has_left() {
     let mut ranks = Communicator::threads(2);
     drop(ranks.pop());
     let error = ranks[0].barrier().unwrap_err();
@@ -572,7 +572,7 @@ fn the_first_error_of_a_scope_is_reported() {
 
 /// A subgroup works after its parent group is dropped, whichever rank leaves the parent first.
 #[test]
-fn a_group_survives_the_one_that_it_was_split_from() {
+fn a_group_survives_its_parent() {
     for round in 0..200 {
         thread::scope(|scope| {
             for mut rank in Communicator::threads(3) {
@@ -594,7 +594,7 @@ fn a_group_survives_the_one_that_it_was_split_from() {
 }
 
 #[test]
-fn counts_that_add_up_to_more_than_there_are_numbers_are_refused() {
+fn counts_with_an_overflowing_sum_are_refused() {
     let mut alone = Communicator::threads(1).remove(0);
     assert!(matches!(alone.all_gather_v(Some(&[1u64]), &mut [0u64], &[usize::MAX]), Err(Error::InvalidCall { .. })));
     thread::scope(|scope| {
@@ -641,7 +641,7 @@ fn counts_beyond_all_buffers_are_refused_by_every_rank() {
 }
 
 #[test]
-fn memory_that_no_system_has_is_refused() {
+fn too_large_allocations_are_refused() {
     let alone = Communicator::threads(1).remove(0);
     let error = alone.alloc::<f64>(usize::MAX).map(|data| data.len()).unwrap_err();
     assert!(matches!(error, Error::System { .. }), "{error}");
@@ -650,7 +650,7 @@ fn memory_that_no_system_has_is_refused() {
 }
 
 #[test]
-fn what_a_rank_gives_beside_the_root_is_not_used() {
+fn receive_buffers_beside_the_root_are_not_used() {
     thread::scope(|scope| {
         for mut rank in Communicator::threads(2) {
             scope.spawn(move || {
@@ -665,7 +665,7 @@ fn what_a_rank_gives_beside_the_root_is_not_used() {
 /// Ranks continue after an unknown operation name. No rank may pair its next call with the call
 /// that was not made.
 #[test]
-fn an_unknown_operation_on_slices_is_told_to_the_others() {
+fn an_unknown_operation_on_slices_is_reported_to_the_others() {
     thread::scope(|scope| {
         for mut rank in Communicator::threads(2) {
             scope.spawn(move || {
@@ -761,7 +761,7 @@ fn arguments_of_slices_are_checked() {
 }
 
 #[test]
-fn a_dense_shape_that_no_memory_can_hold_is_refused() {
+fn a_dense_shape_too_large_for_memory_is_refused() {
     for rows in [1 << 62, (isize::MAX as usize) / 4 + 1, usize::MAX] {
         let one = IndexedSlices::new(Tensor::from([[1.0f32]]), Tensor::from([0i64]), Some(vec![rows, 1])).unwrap();
         let error = one.to_dense().unwrap_err();
@@ -784,7 +784,7 @@ fn long_axes_without_elements_take_no_time() {
 
 /// Found by a review: the sum of the sizes wrapped around, or panicked with overflow checks.
 #[test]
-fn sizes_that_add_up_to_more_than_there_are_numbers_are_refused() {
+fn sizes_with_an_overflowing_sum_are_refused() {
     let strategy = strategy(2);
     for (shape, axis) in [(vec![1 << 63, 0], 0), (vec![1 << 40, 0, 1 << 23], 2)] {
         let tensor = Tensor::zeros(DType::F32, shape);
@@ -816,7 +816,7 @@ fn a_batch_of_as_many_rows_as_there_are_numbers_is_dealt() {
 }
 
 #[test]
-fn a_reduction_that_a_scope_refuses_has_its_own_name_in_the_errors() {
+fn a_reduction_refused_by_a_scope_has_its_own_name_in_the_errors() {
     let reduce = |rank: &mut Communicator, op: &str| {
         let mut data = [1.0f32; 4];
         rank.scope(|scope| scope.reduce(op, &mut data, 0)?.wait())
@@ -848,7 +848,7 @@ fn a_reduction_that_a_scope_refuses_has_its_own_name_in_the_errors() {
 }
 
 #[test]
-fn two_who_both_send_are_told_so() {
+fn two_senders_get_a_mismatch() {
     let errors: Vec<Error> = thread::scope(|threads| {
         let ranks = Communicator::threads(2).into_iter();
         let both = ranks.map(|mut rank| threads.spawn(move || rank.send(&[1u8], 1 - rank.rank())));

@@ -148,7 +148,7 @@ fn npy_of_each_version_and_spelling() {
 }
 
 #[test]
-fn npy_that_is_not_right() {
+fn invalid_npy_is_refused() {
     let folder = Folder::new("npy-wrong");
     let header = |descr: &str, order: &str, shape: &str| {
         format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n")
@@ -206,7 +206,7 @@ fn npy_that_is_not_right() {
 }
 
 #[test]
-fn a_file_that_is_not_there_keeps_the_system_s_words() {
+fn an_absent_file_keeps_the_system_s_words() {
     let nothing = env::temp_dir().join("consonance-files-nothing");
     for column in [Column::npy(&nothing), Column::idx(&nothing), Column::csv(&nothing, &CsvOptions::new())] {
         let error = column.unwrap_err();
@@ -221,7 +221,7 @@ fn a_file_that_is_not_there_keeps_the_system_s_words() {
 }
 
 #[test]
-fn a_file_that_became_shorter_is_an_error() {
+fn a_shortened_file_is_an_error() {
     let folder = Folder::new("shorter");
     let path = folder.write("a.npy", npy_of("<u4", "(3,)", &[0; 12]));
     let column = Column::npy(&path).unwrap();
@@ -255,7 +255,7 @@ fn idx_of_each_type() {
 }
 
 #[test]
-fn idx_that_is_not_right() {
+fn invalid_idx_is_refused() {
     let folder = Folder::new("idx-wrong");
     let cases: [(&[u8], &[&str]); 9] = [
         (&[], &["a header in bytes 0..4", "0 bytes"]),
@@ -313,7 +313,7 @@ fn csv_is_read_at_random() {
 }
 
 #[test]
-fn csv_that_is_not_right() {
+fn invalid_csv_is_refused() {
     let folder = Folder::new("csv-wrong");
     let open = |text: &str, options: CsvOptions| Column::csv(folder.write("a.csv", text), &options);
     let new = CsvOptions::new;
@@ -366,7 +366,7 @@ mod safetensors {
     }
 
     #[test]
-    fn what_is_not_right() {
+    fn invalid_safetensors_are_refused() {
         let folder = Folder::new("safetensors-wrong");
         let one = |dtype: &str, shape: &str, end: usize| {
             format!(r#"{{"x":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{end}]}}}}"#)

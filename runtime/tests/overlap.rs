@@ -135,7 +135,7 @@ fn a_full_bucket_travels_without_a_wait() {
 }
 
 #[test]
-fn a_tensor_that_nobody_else_holds_is_reduced_where_it_lies() {
+fn an_unshared_tensor_is_reduced_in_place() {
     for carriers in CARRIERS {
         let same = strategy(2, options(carriers)).run(|replica| {
             let own = Tensor::zeros(DType::F32, [100_000]);
@@ -169,7 +169,7 @@ fn sparse_rows_and_empty_nests_travel_too() {
 }
 
 #[test]
-fn other_calls_come_after_what_was_handed_over() {
+fn other_calls_come_after_earlier_hand_overs() {
     for carriers in CARRIERS {
         let strategy = strategy(3, options(carriers));
         let seen = strategy.variable(|| Tensor::from(0.0f32)).unwrap();
@@ -226,7 +226,7 @@ fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expe
 }
 
 #[test]
-fn replicas_that_hand_over_something_else_are_named() {
+fn replicas_with_different_hand_overs_are_named() {
     // Another shape, in a bucket that is full.
     expect_mismatch(
         |id, buckets| {
@@ -272,7 +272,7 @@ fn replicas_that_hand_over_something_else_are_named() {
 }
 
 #[test]
-fn an_overlap_that_one_replica_does_not_make_is_told_to_all() {
+fn an_overlap_missing_on_one_replica_is_reported_to_all() {
     for carriers in CARRIERS {
         let results = strategy(2, options(carriers)).run(|replica| {
             let error = match replica.replica_id_in_sync_group() {
@@ -289,7 +289,7 @@ fn an_overlap_that_one_replica_does_not_make_is_told_to_all() {
 }
 
 #[test]
-fn the_end_reports_an_error_that_nobody_waited_for_and_no_other() {
+fn the_end_reports_only_errors_without_a_wait() {
     for carriers in CARRIERS {
         let strategy = strategy(2, options(carriers).bytes_per_pack(1));
         let hand_over = |replica: &ReplicaContext<'_>, waits: bool| {
@@ -329,7 +329,7 @@ fn expect_failure<R: Send + Debug>(
 }
 
 #[test]
-fn a_replica_that_fails_panics_or_returns_in_the_middle_frees_the_others() {
+fn a_failure_panic_or_return_in_the_middle_frees_the_others() {
     for carriers in CARRIERS {
         for handed in 0..3 {
             let in_the_middle = |trouble: &(dyn Fn() -> Result<()> + Sync)| {
@@ -366,7 +366,7 @@ fn a_replica_that_fails_panics_or_returns_in_the_middle_frees_the_others() {
 }
 
 #[test]
-fn a_replica_that_hands_over_nothing_is_named_at_the_deadline() {
+fn a_replica_without_hand_overs_is_named_at_the_deadline() {
     for carriers in CARRIERS {
         let gone = AtomicUsize::new(0);
         let options = options(carriers).timeout(Duration::from_millis(200)).unwrap();
@@ -396,7 +396,7 @@ fn a_replica_that_hands_over_nothing_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_call_that_cannot_be_right_frees_the_others() {
+fn an_invalid_call_frees_the_others() {
     for carriers in CARRIERS {
         let error = expect_failure(options(carriers), |replica| {
             let op = if replica.replica_id_in_sync_group() == 1 { ReduceOp::Xor } else { ReduceOp::Sum };
@@ -429,7 +429,7 @@ fn caught(carriers: bool, body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync
 }
 
 #[test]
-fn replicas_of_which_one_has_a_bucket_more_are_in_step_after_it() {
+fn replicas_are_in_step_after_one_has_a_bucket_more() {
     for carriers in CARRIERS {
         // On replica 1 the second tensor does not fit into the bucket of the first.
         let found = caught(carriers, |odd, buckets| {
@@ -447,7 +447,7 @@ fn replicas_of_which_one_has_a_bucket_more_are_in_step_after_it() {
 }
 
 #[test]
-fn a_hand_over_that_cannot_be_right_ends_the_group() {
+fn an_invalid_hand_over_ends_the_group() {
     for (carriers, same_dtype) in CARRIERS.map(|carriers| [(carriers, false), (carriers, true)]).concat() {
         for caught_at_once in [false, true] {
             let found = caught(carriers, |odd, buckets| {
@@ -475,7 +475,7 @@ fn a_hand_over_that_cannot_be_right_ends_the_group() {
 }
 
 #[test]
-fn an_overlap_that_fails_on_one_replica_ends_the_group() {
+fn an_overlap_failing_on_one_replica_ends_the_group() {
     for carriers in CARRIERS {
         for count in [1, 16] {
             let found = caught(carriers, |odd, buckets| {
@@ -524,7 +524,7 @@ fn contexts_are_checked() {
 }
 
 #[test]
-fn a_panic_that_is_caught_has_ended_the_group() {
+fn a_caught_panic_has_ended_the_group() {
     for carriers in CARRIERS {
         let error = expect_failure(options(carriers), |replica| {
             let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -543,7 +543,7 @@ fn a_panic_that_is_caught_has_ended_the_group() {
 }
 
 #[test]
-fn overlaps_follow_each_other_and_the_time_in_them_is_told() {
+fn overlaps_follow_each_other_and_report_their_time() {
     for carriers in CARRIERS {
         strategy(2, options(carriers))
             .run(|replica| {

@@ -175,7 +175,7 @@ fn paths() {
 }
 
 #[test]
-fn the_path_of_the_data_of_each_call_is_told() {
+fn the_path_of_each_call_s_data_is_recorded() {
     let folder = Folder::new("paths");
     let output = run("paths", &folder.0);
     let reads = String::from_utf8_lossy(&output.stdout).contains("reads true");
@@ -199,7 +199,7 @@ fn the_path_of_the_data_of_each_call_is_told() {
 }
 
 #[test]
-fn threads_of_a_name_that_end_leave_their_file_to_the_next() {
+fn threads_leave_their_file_to_the_next_of_the_same_name() {
     let folder = Folder::new("threads");
     run("threads", &folder.0);
     let files = folder.files();
@@ -261,7 +261,7 @@ fn a_fork_writes_nothing_into_the_files_of_its_parent() {
 }
 
 #[test]
-fn a_process_that_aborts_has_what_it_was_in() {
+fn the_profile_of_an_aborted_process_has_its_open_call() {
     let folder = Folder::new("killed");
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.args(["--exact", "the_role", "--test-threads", "1"]).env(ROLE, "killed").env(VARIABLE, &folder.0);
@@ -272,7 +272,7 @@ fn a_process_that_aborts_has_what_it_was_in() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_costs_a_line_and_no_call() {
+fn an_absent_folder_costs_a_line_and_no_call() {
     let output = run("threads", Path::new("/no/such/folder"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("profile")).collect();

@@ -57,7 +57,7 @@ fn threads_take_turns_on_a_queue() {
 }
 
 #[test]
-fn started_calls_are_executed_in_order_with_those_that_run() {
+fn started_calls_and_blocking_calls_keep_their_order() {
     on_each(2, |communicator| {
         let queue = Queue::new(communicator);
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -80,7 +80,7 @@ fn started_calls_are_executed_in_order_with_those_that_run() {
 
 /// A C program frees after `wait` what its callback uses.
 #[test]
-fn a_wait_ends_after_what_was_to_be_called_at_the_end() {
+fn a_wait_ends_after_the_callbacks() {
     on_each(2, |communicator| {
         let queue = Queue::new(communicator);
         for _ in 0..50 {
@@ -102,7 +102,7 @@ fn a_wait_ends_after_what_was_to_be_called_at_the_end() {
 }
 
 #[test]
-fn a_dropped_queue_executes_what_was_started() {
+fn a_dropped_queue_executes_started_calls() {
     on_each(2, |communicator| {
         let queue = Queue::new(communicator);
         let requests: Vec<Request> = (0..10).map(|_| queue.start(vec![sum(leaked(1).0)], None)).collect();
@@ -137,7 +137,7 @@ fn the_errors_of_calls_reach_their_requests() {
 }
 
 #[test]
-fn messages_of_the_callers_types_are_told_from_others() {
+fn a_message_of_a_caller_s_type_matches_no_other_type() {
     const TYPES: &[MessageType] =
         &[MessageType { name: "c64", elements: 2 }, MessageType { name: "float24", elements: 3 }];
     let ended = Barrier::new(2);
@@ -197,7 +197,7 @@ fn a_group_is_aborted_during_a_call_of_its_queue() {
 }
 
 #[test]
-fn a_started_call_that_panics_ends_with_the_panic_and_aborts_the_group() {
+fn a_panic_of_a_started_call_is_its_error_and_aborts_the_group() {
     let queues: Vec<Queue> = Communicator::threads(2).into_iter().map(Queue::new).collect();
     let request = queues[1].start_with(None, |_| panic!("expected: a test of panics"));
     let error = request.wait(None).unwrap_err();
@@ -245,7 +245,7 @@ fn started_messages_go_on_beside_collectives() {
 
 /// A thread that waited for the turn of another one was never asked.
 #[test]
-fn a_thread_that_waits_for_its_turn_is_asked_whether_to_go_on() {
+fn a_thread_waiting_for_its_turn_is_asked_whether_to_go_on() {
     let mut ranks = Communicator::threads(2);
     // Rank 1 makes no call.
     let _other = ranks.pop();
@@ -271,7 +271,7 @@ fn a_thread_that_waits_for_its_turn_is_asked_whether_to_go_on() {
 
 /// The timeout of the split became that of the new group.
 #[test]
-fn a_group_that_is_split_off_has_the_timeout_of_its_parent_and_not_of_the_call() {
+fn a_subgroup_has_the_timeout_of_its_parent_and_not_of_the_call() {
     let [own, of_call] = [200, 30].map(Duration::from_secs);
     let timeouts = on_each(2, |mut communicator| {
         communicator.set_timeout(own).unwrap();

@@ -15,7 +15,7 @@ fn sums(strategy: &MirroredStrategy) {
 }
 
 #[test]
-fn a_replica_that_returned_early_is_there_in_the_next_run() {
+fn a_replica_returning_early_takes_part_in_the_next_run() {
     let strategy = strategy(3);
     for _ in 0..100 {
         let left = strategy.run(|replica| match replica.replica_id_in_sync_group() {
@@ -31,7 +31,7 @@ fn a_replica_that_returned_early_is_there_in_the_next_run() {
 }
 
 #[test]
-fn what_a_replica_called_in_an_earlier_run_is_not_told() {
+fn calls_of_an_earlier_run_are_not_reported() {
     let strategy = strategy(2);
     (0..5).for_each(|_| sums(&strategy));
     let left = strategy.run(|replica| match replica.replica_id_in_sync_group() {
@@ -45,7 +45,7 @@ fn what_a_replica_called_in_an_earlier_run_is_not_told() {
 }
 
 #[test]
-fn a_run_that_failed_in_any_way_leaves_nothing_behind() {
+fn a_failed_run_leaves_nothing_behind() {
     let strategy = strategy(2);
     for way in 0..200 {
         let failed = strategy.run(|replica| match (replica.replica_id_in_sync_group(), way % 4) {
@@ -61,7 +61,7 @@ fn a_run_that_failed_in_any_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_deadline_that_was_caught_ends_its_own_run_alone() {
+fn a_caught_deadline_ends_only_its_own_run() {
     let strategy = strategy(2);
     let options = CommunicationOptions::new().timeout(Duration::from_millis(30)).unwrap();
     let results = strategy.run(|replica| {

@@ -103,7 +103,7 @@ fn a_component_has_the_rows_of_its_replica() {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_refused_and_told() {
+fn mismatched_rows_are_refused_on_all_replicas() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let variable = variable(&strategy, VariableAggregation::Sum);
     let slices =
@@ -132,7 +132,7 @@ fn rows_that_do_not_fit_are_refused_and_told() {
 }
 
 #[test]
-fn replicas_that_update_different_variables_are_told() {
+fn updates_of_different_variables_are_a_mismatch() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let variables = [(); 2].map(|()| variable(&strategy, VariableAggregation::Sum));
     let error = strategy

@@ -91,7 +91,7 @@ fn words_read_again_and_others_are_refused() {
 }
 
 #[test]
-fn what_is_no_tensor_is_refused() {
+fn invalid_tensors_are_refused() {
     let tensor =
         |dtype: &str, shape: Value, elements: Value| json!({ "dtype": dtype, "shape": shape, "elements": elements });
     let cases = [

@@ -174,7 +174,7 @@ fn random_failures_never_hang_and_never_harm_the_next_run() {
 }
 
 #[test]
-fn a_replica_that_comes_late_is_named_whatever_the_others_wait_in() {
+fn a_late_replica_is_named_in_any_wait_of_the_others() {
     let options = CommunicationOptions::new().timeout(Duration::from_secs(3)).unwrap();
     let strategy = MirroredStrategy::builder((0..8).map(Device::Cpu)).options(options).build().unwrap();
     let mut random = Random(3);

@@ -19,7 +19,7 @@ fn a_vector_goes_in_and_comes_out_without_a_copy() {
 }
 
 #[test]
-fn elements_that_others_have_are_copied_out() {
+fn shared_elements_are_copied_out() {
     let whole = Tensor::from(vec![1, 2, 3, 4]);
     assert_eq!(whole.rows(1..3).unwrap().into_vec::<i32>().unwrap(), [2, 3]);
     let other = whole.clone();

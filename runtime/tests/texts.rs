@@ -49,7 +49,7 @@ fn an_input_context_names_no_other_library() {
 }
 
 #[test]
-fn a_table_that_was_not_batched_is_refused() {
+fn an_unbatched_table_is_refused() {
     let rows = || dataset::from_tensor_slices((Tensor::from([[1.0f32, 2.0]; 4]), Tensor::from([[1], [2], [3], [4]])));
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let refused = |error: Option<Error>| {

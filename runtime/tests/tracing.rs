@@ -112,7 +112,7 @@ fn fields(seen: &Seen) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_call_is_a_span_with_what_it_does() {
+fn a_call_is_a_span_with_its_fields() {
     let mut ranks = Communicator::threads(2);
     let mut other = ranks.remove(1);
     let work = |rank: &mut Communicator| {
@@ -138,7 +138,7 @@ fn a_call_is_a_span_with_what_it_does() {
 }
 
 #[test]
-fn a_run_is_the_parent_of_its_calls_and_an_error_is_told() {
+fn a_run_is_the_parent_of_its_calls_and_an_error_is_recorded() {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
     let (failed, spans) = Collector::around(Level::DEBUG, || {
         strategy.run(|replica| {

@@ -118,7 +118,7 @@ fn replicas_with_other_numbers_of_passes_are_named() {
 }
 
 #[test]
-fn a_pass_that_differs_from_the_one_before_is_refused_and_changes_nothing() {
+fn a_pass_unlike_the_one_before_is_refused_and_changes_nothing() {
     let mut gradients = Gradients::sum();
     let push = |gradients: &mut Gradients, pushes: usize, size: usize| {
         gradients.accumulate(|pass| {
@@ -247,7 +247,7 @@ fn compared(replicas: usize, change: impl Fn(usize, &mut Vec<Layer>) + Sync) -> 
 }
 
 #[test]
-fn parameters_that_differ_are_named_on_every_replica() {
+fn different_parameters_are_named_on_every_replica() {
     assert!(compared(3, |_, _| ()).iter().all(Option::is_none));
     fn set<T: Element>(tensor: &mut Tensor, index: usize, value: T) {
         tensor.as_mut_slice().expect("the dtype")[index] = value;

@@ -35,7 +35,7 @@ fn workers<R: Send>(options: CommunicationOptions, work: impl Fn(usize, &Strateg
 }
 
 #[test]
-fn the_replica_that_contributes_a_nan_is_named_on_all() {
+fn the_replica_contributing_a_nan_is_named_on_all() {
     let strategy = mirrored(verifying());
     let told = strategy.run(|replica| {
         let x = if replica.replica_id_in_sync_group() == 1 { f32::NAN } else { 1.0 };
@@ -106,7 +106,7 @@ fn a_nan_is_a_number_unless_checks_are_requested() {
 }
 
 #[test]
-fn workers_that_assign_different_values_are_told() {
+fn different_assigned_values_of_workers_are_a_mismatch() {
     let told = workers(verifying(), |worker, strategy| -> Result<_> {
         let variable = strategy.variable(|| Tensor::from([[1.0f32], [2.0]]))?;
         let own = Tensor::from([[worker as f32], [0.0]]);

@@ -37,20 +37,20 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("what,first,second,argument,expected,found", DIFFERENT, ids=[row[0] for row in DIFFERENT])
-def test_ranks_that_differ_are_told_so(what, first, second, argument, expected, found):
+def test_a_difference_between_ranks_is_a_mismatch_on_all(what, first, second, argument, expected, found):
     for error in both(first, second):
         assert isinstance(error, cs.MismatchError)
         assert (error.replica, error.argument, error.expected, error.found) == (1, argument, expected, found)
 
 
-def test_complex_messages_are_told_from_twice_as_many_reals():
+def test_a_complex_message_does_not_match_twice_as_many_reals():
     errors = both(lambda c: c.send(np.ones(2000, "F"), 1), lambda c: c.recv(np.ones(4000, "f"), 0))
     for error in errors:
         assert isinstance(error, cs.MismatchError)
         assert (error.replica, error.expected, error.found) == (0, "f32", "c64")
 
 
-def test_float8_messages_are_told_from_bytes_and_from_each_other():
+def test_a_float8_message_matches_neither_bytes_nor_another_float8():
     ml_dtypes = pytest.importorskip("ml_dtypes")
 
     def like(name):
@@ -123,7 +123,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize("call,kind,text", INVALID)
-def test_arguments_that_are_wrong_are_refused_on_all_ranks(call, kind, text):
+def test_invalid_arguments_are_refused_on_all_ranks(call, kind, text):
     first, second = both(call, lambda comm: comm.barrier())
     assert type(first) is kind, first
     with pytest.raises(kind, match=text):
@@ -132,7 +132,7 @@ def test_arguments_that_are_wrong_are_refused_on_all_ranks(call, kind, text):
     assert read_only.tolist() == [1] * 4
 
 
-def test_the_fields_of_an_argument_that_is_wrong():
+def test_an_error_has_the_fields_of_the_invalid_argument():
     comm = cs.threads(1)[0]
     for call, kind, told in (
         (lambda: comm.broadcast(ones, root=1), ValueError, ("broadcast", "root", "a rank below 1", "1")),
@@ -144,7 +144,7 @@ def test_the_fields_of_an_argument_that_is_wrong():
         assert (error.call, error.argument, error.expected, error.found) == told and error.replica is None
 
 
-def test_timeouts_that_are_wrong():
+def test_invalid_timeouts_are_refused():
     comm = cs.threads(1)[0]
     for timeout in (0, -1, 1e9, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="timeout"):
@@ -164,7 +164,7 @@ def test_messages_name_calls_and_arguments_as_this_package_does():
 
 
 @pytest.mark.parametrize("size", [-1, 0, 1025, 1 << 40, 1 << 70])
-def test_a_number_of_threads_that_is_wrong(size):
+def test_an_invalid_number_of_threads_is_refused(size):
     with pytest.raises(ValueError) as caught:
         cs.threads(size)
     told = (caught.value.call, caught.value.argument, caught.value.expected, caught.value.found)
@@ -172,7 +172,7 @@ def test_a_number_of_threads_that_is_wrong(size):
 
 
 @pytest.mark.parametrize("rank,size,argument", [(-1, 2, "rank"), (0, -2, "size"), (0, 1 << 30, "size"), (0, 1 << 62, "size")])
-def test_a_rank_or_size_that_no_group_has(rank, size, argument):
+def test_an_invalid_rank_or_size_is_refused(rank, size, argument):
     with pytest.raises(ValueError) as caught:
         cs.Communicator(cs.UniqueId(), rank, size, join_timeout=0.2)
     assert (caught.value.argument, caught.value.found) == (argument, str(rank if argument == "rank" else size))

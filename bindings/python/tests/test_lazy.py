@@ -120,7 +120,7 @@ def test_lazy_tensors_have_their_values(view, numbers, starts):
     cs.run(2, calls, view, numbers, starts)
 
 
-def test_what_is_no_number_cannot_be_negated():
+def test_lazy_negation_of_bools_and_integers_is_refused():
     tensor = torch._neg_view(torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="data.*resolve_neg"):
         cs.threads(1)[0].all_reduce(tensor)

@@ -26,7 +26,7 @@ def documented():
                     yield f"{name}.{member}", value
 
 
-def test_everything_has_a_docstring_whose_example_runs():
+def test_every_item_has_a_docstring_and_its_examples_run():
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
     examples = 0
     for name, item in [("consonance", cs), *documented()]:
@@ -38,7 +38,7 @@ def test_everything_has_a_docstring_whose_example_runs():
     assert examples > 20
 
 
-def test_the_stubs_have_what_the_module_has():
+def test_the_stubs_match_the_module():
     pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy.stubtest", "consonance._native", "--ignore-disjoint-bases"]
     done = subprocess.run(command, capture_output=True, timeout=300, text=True)
@@ -84,7 +84,7 @@ def test_the_results_of_calls_have_types(tmp_path):
         assert done.returncode == status, done.stdout
 
 
-def test_the_header_declares_what_the_library_has():
+def test_the_library_exports_all_functions_of_the_header():
     header = (Path(cs.get_include()) / "consonance.h").read_text()
     functions = set(re.findall(r"\b(cons_[a-z0-9_]+)\(", header))
     assert len(functions) > 20

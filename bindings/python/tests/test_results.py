@@ -127,7 +127,7 @@ def test_with_out_the_result_is_out():
     cs.run(2, rank)
 
 
-def test_out_that_is_data_is_in_place():
+def test_out_equal_to_data_is_in_place():
     def rank(comm):
         n = comm.rank
         data = values(n)
@@ -243,7 +243,7 @@ def test_a_call_within_jit_is_refused():
     assert (caught.value.argument, caught.value.expected) == ("data", "an array with values, outside jax.jit")
 
 
-def test_a_library_that_makes_no_arrays_needs_out():
+def test_arrays_of_a_library_without_a_namespace_need_out():
     class Exported:
         """An array of a library with DLPack, and without `__array_namespace__`."""
 

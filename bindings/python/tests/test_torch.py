@@ -454,7 +454,7 @@ def late(group):
     return True
 
 
-def test_the_future_of_a_call_that_failed_has_its_error(tmp_path):
+def test_the_future_of_a_failed_call_has_its_error(tmp_path):
     ranks(2, tmp_path, late)
 
 
@@ -486,7 +486,7 @@ def refusing(group, what):
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_arguments_that_are_wrong_are_refused_on_all_ranks(what, tmp_path):
+def test_invalid_arguments_are_refused_on_all_ranks(what, tmp_path):
     ranks(2, tmp_path, refusing, what)
 
 
@@ -618,7 +618,7 @@ def killed(group, how, starts):
 
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_is_killed_or_stopped_is_named(how, starts, tmp_path):
+def test_a_killed_or_stopped_rank_is_named(how, starts, tmp_path):
     processes, results = start(2, tmp_path / "store", killed, how, starts, seconds=4)
     begin = time.monotonic()
     rank, told, failed = results.get(timeout=60)

@@ -164,12 +164,12 @@ def check(seen, fault):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("place", ["forward", "backward", "hook"])
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-def test_ddp_raises_an_error_that_names_the_rank(static, place, fault, tmp_path):
+def test_ddp_raises_an_error_naming_the_rank(static, place, fault, tmp_path):
     check(survivors(tmp_path, training, step_of_ddp, fault, place, {"static_graph": static}), fault)
 
 
 @pytest.mark.parametrize("place, fault", FAULTS_OF_FSDP, ids=lambda value: getattr(value, "__name__", value))
-def test_fsdp_raises_an_error_that_names_the_rank(place, fault, tmp_path):
+def test_fsdp_raises_an_error_naming_the_rank(place, fault, tmp_path):
     check(survivors(tmp_path, training, step_of_fsdp, fault, place, {}), fault)
 
 
@@ -200,7 +200,7 @@ def saving(group, fault, folder):
 
 # An error of the program while it makes the plan is an exception of PyTorch's on all ranks.
 @pytest.mark.parametrize("fault", [kill, stop, leave, disagree], ids=lambda fault: fault.__name__)
-def test_a_save_beside_the_program_raises_an_error_that_names_the_rank(fault, tmp_path):
+def test_a_save_beside_the_program_raises_an_error_naming_the_rank(fault, tmp_path):
     check(survivors(tmp_path, saving, fault, tmp_path), fault)
 
 
@@ -267,7 +267,7 @@ for i in range(2000):
 
 # The rank whose deadline comes first aborts the group of the others.
 @pytest.mark.parametrize("fault, classes", [("kill", FAULTS[kill]), ("sleep", FAULTS[stop])])
-def test_a_program_that_catches_nothing_ends_with_our_words(fault, classes, tmp_path):
+def test_an_uncaught_error_ends_the_program_with_our_text(fault, classes, tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [

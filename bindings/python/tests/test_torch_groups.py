@@ -54,7 +54,7 @@ def splits_otherwise(group):
 
 
 @pytest.mark.skipif(not _IS_BACKEND, reason="PyTorch splits groups that are written in Python since 2.14")
-def test_a_rank_that_does_not_split_is_named(tmp_path):
+def test_a_rank_without_a_call_of_split_is_named(tmp_path):
     assert ranks(3, tmp_path, splits_otherwise) == [1] * 3
 
 
@@ -123,7 +123,7 @@ def test_a_call_in_a_fork_is_an_error_of_the_backend(tmp_path):
     reason="PyTorch has `enable_reconfigure` since 2.15",
 )
 @pytest.mark.parametrize("backend", ["consonance", "cpu:consonance_cpu"])
-def test_a_group_that_shall_be_reconfigured_is_refused(backend):
+def test_a_reconfigurable_group_is_refused(backend):
     with pytest.raises(ValueError, match="enable_reconfigure"):
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, enable_reconfigure=True)
     assert not dist.is_initialized()
@@ -144,5 +144,5 @@ def means_of_complex_numbers(group):
     return True
 
 
-def test_a_mean_of_complex_numbers_is_that_of_its_parts(tmp_path):
+def test_a_mean_of_complex_numbers_has_the_means_of_the_parts(tmp_path):
     ranks(3, tmp_path, means_of_complex_numbers)

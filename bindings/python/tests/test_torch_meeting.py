@@ -77,7 +77,7 @@ def one_id(store, size, *args):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_ranks_that_come_in_any_order_meet_over_the_keys_of_an_earlier_group(size):
+def test_ranks_meet_in_any_order_over_the_keys_of_an_earlier_group(size):
     store, seen = dist.HashStore(), set()
     orders = list(itertools.permutations(range(size)))
     for order in orders:
@@ -85,7 +85,7 @@ def test_ranks_that_come_in_any_order_meet_over_the_keys_of_an_earlier_group(siz
     assert len(seen) == len(orders), "an id of an earlier group"
 
 
-def test_a_group_that_shrinks_and_grows_meets_over_the_same_store():
+def test_shrinking_and_growing_groups_meet_over_the_same_store():
     store, sizes = dist.HashStore(), [3, 1, 4, 2, 3, 5, 2]
     # Rank 0 comes last: the others find the keys of the group before.
     ids = [one_id(store, size, [0.1] + [0] * size) for size in sizes]
@@ -93,7 +93,7 @@ def test_a_group_that_shrinks_and_grows_meets_over_the_same_store():
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])
-def test_ranks_that_are_killed_at_any_step_do_not_mislead_the_next_attempt(last):
+def test_kills_at_any_step_do_not_mislead_the_next_attempt(last):
     store = dist.HashStore()
     for rank, steps in itertools.product(range(3), range(8)):
         before = attempt(store, 3, steps=(rank, steps))
@@ -142,7 +142,7 @@ def joins(stores):
 
 # Rank 2 comes after the replacement of rank 1, so rank 0 collects; or before it, so rank 0 has set `start`.
 @pytest.mark.parametrize("begins", [(0, 0.4, 0.8), (0, 0.8, 0.4)])
-def test_a_rank_that_is_replaced_alone_meets_the_others(begins):
+def test_a_single_replaced_rank_meets_the_others(begins):
     store = dist.HashStore()
     stores = [(1, Replaced(store), 0), *[(rank, store, begin) for rank, begin in enumerate(begins)]]
     assert joins(stores) == {rank: [3.0] for rank in range(3)}
@@ -159,7 +159,7 @@ def test_fifty_restarts_over_one_store_meet():
 
 
 @pytest.mark.parametrize("absent", [0, 1, 2])
-def test_a_rank_that_does_not_come_is_named_after_the_timeout(absent, monkeypatch, capsys):
+def test_an_absent_rank_is_named_after_the_timeout(absent, monkeypatch, capsys):
     store = dist.HashStore()
     monkeypatch.setattr(_join, "_SAYS_S", 0.3)
     one_id(store, 3)
@@ -253,7 +253,7 @@ RESTARTS = int(os.environ.get("CONSONANCE_TORCH_RESTARTS", "2"))
 @pytest.mark.parametrize(
     "rendezvous, late", [(["--standalone"], 0), (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], 1)]
 )
-def test_torchrun_restarts_ranks_that_were_killed(rendezvous, late, tmp_path):
+def test_torchrun_restarts_killed_ranks(rendezvous, late, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(

@@ -117,7 +117,7 @@ def train_ddp_in_shared_memory(group):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_ddp_trains_to_the_bit_in_memory_that_the_ranks_share(size, tmp_path):
+def test_ddp_trains_to_the_bit_in_shared_memory(size, tmp_path):
     first, *others = ranks(size, tmp_path, train_ddp_in_shared_memory)
     assert all(other == first for other in others)
 

@@ -141,7 +141,7 @@ def test_a_timeout_names_the_missing():
         first.barrier()
 
 
-def test_the_timeout_of_a_split_is_that_of_the_group():
+def test_a_split_has_the_timeout_of_its_group():
     def rank(comm):
         comm.timeout = 7
         return comm.split(0, timeout=3).timeout
@@ -158,7 +158,7 @@ def test_an_abort_ends_a_wait():
     assert "failed" in caught.value.reason and not caught.value.lost
 
 
-def test_a_rank_that_closes_is_named():
+def test_a_closed_rank_is_named():
     first, second = cs.threads(2)
     second.close()
     with pytest.raises(cs.LostError) as caught:
@@ -190,7 +190,7 @@ def leaves(comm):
     return caught.value.replica
 
 
-def test_a_rank_that_exits_is_named():
+def test_an_exited_rank_is_named():
     processes = Processes(3, leaves)
     assert sorted(processes.result()[:2] for _ in range(2)) == [(0, 1), (2, 1)]
 
@@ -207,7 +207,7 @@ def killed(comm, how):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_is_killed_or_stopped_is_named(how):
+def test_a_killed_or_stopped_rank_is_named(how):
     processes = Processes(3, killed, how)
     ended = sorted(processes.result()[:2] for _ in range(2))
     kinds = {"LostError"} if how == signal.SIGKILL else {"TimeoutError", "AbortedError"}
@@ -335,7 +335,7 @@ def test_an_exit_in_the_middle_of_a_started_call_does_not_hang():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_message_does_not_wait_for_calls_that_were_started():
+def test_a_message_does_not_wait_for_started_calls():
     def rank(comm):
         # Rank 1 makes its call after the message.
         if comm.rank == 1:

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_grow_evenly_by_what_is_asked() {
+    fn parts_grow_evenly_by_the_spread() {
         let counts = |ranks, spread| {
             let case = Case { ranks, spread, ..case(Collective::AllGatherV) };
             case.with_bytes(4 * 3600).counts(0)

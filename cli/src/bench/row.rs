@@ -180,7 +180,7 @@ mod tests {
     use consonance_spec::{DType, ReduceOp};
 
     #[test]
-    fn what_is_faster_than_its_limit_is_a_fault_of_the_bench() {
+    fn a_call_faster_than_its_limit_is_a_fault_of_the_bench() {
         let row = |library: &str, collective, time_us_median| Row {
             library: library.to_owned(),
             version: None,

@@ -245,7 +245,7 @@ mod tests {
     use consonance_spec::{DType, bf16};
 
     #[test]
-    fn what_is_filled_is_right_and_a_changed_element_is_not() {
+    fn a_filled_buffer_passes_and_a_changed_element_fails() {
         let case = Case {
             collective: Collective::AllReduce,
             ranks: 3,

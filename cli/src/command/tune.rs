@@ -87,7 +87,7 @@ mod tests {
     };
 
     #[test]
-    fn a_file_that_is_written_anew_keeps_its_permissions_and_its_link() {
+    fn a_rewritten_file_keeps_its_permissions_and_its_link() {
         let folder = env::temp_dir().join(format!("consonance-tune-permissions-{}", process::id()));
         fs::create_dir(&folder).expect("a folder");
         let [file, link] = ["file", "link"].map(|name| folder.join(name));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_gets_no_stack_has_too_few_addresses() {
+    fn a_thread_without_a_stack_has_too_few_addresses() {
         let advice = |has_limit| refusal(Some(Errno::AGAIN.raw_os_error()), has_limit).expect("advice");
         assert!(advice(true).starts_with("ulimit -v unlimited") && advice(false).starts_with("ulimit -u"));
     }

@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn caches_are_told_by_who_shares_them() {
+    fn caches_are_described_with_the_cores_sharing_them() {
         assert_eq!(describe(2, 1 << 20, &[vec![0], vec![1]]), "L2 1 MiB a core");
         assert_eq!(describe(3, 32 << 20, &[vec![0, 1]]), "L3 32 MiB shared by cores 0-1");
         assert_eq!(describe(3, 32 << 20, &[vec![0, 1], vec![2, 3]]), "2 L3 of 32 MiB, each shared by 2 cores (0-1, …)");
     }
 
     #[test]
-    fn a_processor_has_the_name_that_the_system_gives() {
+    fn a_processor_has_the_name_in_the_system_s_list() {
         assert_eq!(model("processor\t: 0\nmodel name\t: A B\n").as_deref(), Some("A B"));
         assert_eq!(model("processor\t: 0\n"), None);
     }

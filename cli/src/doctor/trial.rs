@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_are_threads_pass() {
+    fn ranks_as_threads_pass() {
         assert!(matches!(all_ranks(), Ok(Found { wrong: 0, .. })));
     }
 
@@ -257,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_peers_cannot_read_is_a_note() {
+    fn memory_unreadable_for_peers_is_a_note() {
         assert_eq!((peers(true).state, peers(false).state), (State::Good, State::Note));
         assert!(peers(false).advice.is_some());
     }
 
     #[test]
-    fn processes_say_what_they_found_on_a_line() {
+    fn processes_report_their_result_on_one_line() {
         assert!(matches!(answer("x\n{\"wrong\": 2, \"reads\": true}\n"), Some(Ok(Found { wrong: 2, reads: true }))));
         assert!(matches!(answer("{\"error\": \"e\", \"os_error\": 24}"), Some(Err(Trouble { code: Some(24), .. }))));
         assert!(answer("panicked").is_none() && answer("").is_none());

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_worker_at_fault_and_the_first_that_failed() {
+    fn a_failure_names_the_worker_at_fault_and_the_first_failed_worker() {
         let first = Ended { worker: 0, pid: 4427, end: End::Status(1) };
         let of = |state, blame| Failure::new(1, 4428, state, blame, first);
         let [done, failed, killed] = [End::Status(0), End::Status(3), End::Signal(9)].map(State::Ended);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_never_joined_is_named_with_one_that_waits() {
+    fn an_absent_worker_is_named_with_one_waiting_for_it() {
         let of =
             |end, had_joined| Unmet { ended: Ended { worker: 1, pid: 7, end }, had_joined, waiting: 0 }.to_string();
         let end = "worker 0 waits for it";

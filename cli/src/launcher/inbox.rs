@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_workers_that_name_each_other_the_first_named_is_at_fault() {
+    fn of_workers_naming_each_other_the_first_named_is_at_fault() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 11 blames 12 missing\n2 12 blames 11 left\n3 13 blames 11 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [1, 2, 3]), [Some((2, Blame::Missing)); 3]);
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_a_worker_has_started_is_of_that_worker() {
+    fn a_process_belongs_to_the_worker_of_its_line() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 77 here\n2 12 blames 77 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [2]), [Some((1, Blame::Left))]);
     }
 
     #[test]
-    fn lines_of_workers_that_the_launch_does_not_have_are_dropped() {
+    fn lines_of_unknown_workers_are_dropped() {
         let mut inbox = inbox();
         inbox
             .writer
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_answers_for_nothing_that_was_told_before() {
+    fn a_replacement_answers_for_no_earlier_line() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 11 waits\n1 11 joined\n2 12 blames 11 left\n1 11 blames 13 left\n").expect("room");
         inbox.forget(1, &[]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workers_have_met_as_long_as_one_runs_that_has() {
+    fn the_workers_have_met_while_one_of_them_runs() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"0 10 joined\n1 11 joined\n2 12 joined\n").expect("room");
         // Worker 2 has ended.
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_dropped_when_it_is_old_and_was_not_told_again() {
+    fn an_old_name_is_dropped_unless_repeated() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 11 blames 12 differs\n3 13 blames 14 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [1, 3]), [Some((2, Blame::Differs)), Some((4, Blame::Left))]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_told_again_keeps_its_position() {
+    fn a_repeated_name_keeps_its_position() {
         let mut inbox = inbox();
         inbox.writer.write_all(b"1 11 blames 12 left\n2 12 blames 11 left\n1 11 blames 12 left\n").expect("room");
         assert_eq!(culprits(&mut inbox, [1, 2]), [Some((2, Blame::Left)); 2]);

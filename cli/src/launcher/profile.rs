@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_no_room_is_counted() {
+    fn dropped_records_are_counted() {
         let records: Vec<Record> = (0..5).map(|number| run(number, Some(number), 0)).collect();
         let (profiled, json) = merged(&[(0, "", 3, &records), (1, "", 0, &records), (1, "", 9, &records)]);
         assert_eq!(profiled, Profiled { slices: 8, dropped: 7 });
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_does_not_begin_leaves_no_file_and_keeps_an_old_one() {
+    fn a_failed_start_leaves_no_file_and_keeps_an_old_one() {
         let path = env::temp_dir().join(format!("consonance-kept-{}.json", process::id()));
         drop(Profile::begin(&path, 1).unwrap());
         assert!(!path.exists());

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_understood() {
+    fn every_report_line_parses_back() {
         let text = "call: replica 1 was lost; its last call".to_owned();
         for told in [
             Told::Formed,

@@ -14,8 +14,8 @@ const PLAYED: &str = "CONSONANCE_TEST_PLAYED";
 
 /// The chief panics, and ends after the others have got their errors and have ended.
 #[test]
-fn the_panicking_worker_is_named_and_not_those_that_it_took_along() {
-    let name = "faults::the_panicking_worker_is_named_and_not_those_that_it_took_along";
+fn only_the_panicking_worker_is_named() {
+    let name = "faults::only_the_panicking_worker_is_named";
     if env::var_os(PLAYED).is_some() {
         play_the_panicking_chief();
     }
@@ -86,14 +86,14 @@ fn a_worker_with_an_error_of_its_own_or_a_signal_is_named() {
 }
 
 #[test]
-fn a_worker_whose_call_differs_is_named() {
+fn a_worker_with_a_different_call_is_named() {
     for line in last_lines("shape") {
         assert_eq!(line, "exit status 1; named by the others: its call differs from theirs");
     }
 }
 
 #[test]
-fn a_worker_that_leaves_with_status_0_is_named() {
+fn a_worker_leaving_with_status_0_is_named() {
     for fault in ["exit", "return", "forget"] {
         for line in last_lines(fault) {
             let culprit = "left with status 0 before a call of the others";
@@ -103,7 +103,7 @@ fn a_worker_that_leaves_with_status_0_is_named() {
 }
 
 #[test]
-fn a_worker_that_is_stopped_is_named() {
+fn a_stopped_worker_is_named() {
     for line in last_lines("stop") {
         let culprit = "stopped; named by the others: it did not come before a deadline";
         assert!(names_another_failure(&line, culprit), "{line}");
@@ -111,7 +111,7 @@ fn a_worker_that_is_stopped_is_named() {
 }
 
 #[test]
-fn a_worker_that_computes_past_the_deadline_of_the_others_is_named_with_what_it_did() {
+fn a_worker_late_for_the_others_deadline_is_named_as_running() {
     for line in last_lines("sleep") {
         let culprit = "still ran; named by the others: it did not come before a deadline";
         assert!(names_another_failure(&line, culprit), "{line}");
@@ -217,7 +217,7 @@ fn says_never_joined(line: &str, end: &str) -> bool {
 }
 
 #[test]
-fn a_worker_that_ends_before_it_joins_ends_the_others() {
+fn an_end_before_joining_ends_the_others() {
     let output = Launch::of(joining("", "[ $RANK = 1 ] && exit 0")).finish();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -225,7 +225,7 @@ fn a_worker_that_ends_before_it_joins_ends_the_others() {
 }
 
 #[test]
-fn who_waits_in_a_private_group_waits_for_no_worker() {
+fn a_wait_in_a_private_group_is_for_no_worker() {
     let mut command = joining("", "[ $RANK = 1 ] && exit 0");
     command.env(PLAYED, "private group");
     let output = Launch::of(command).finish();
@@ -233,7 +233,7 @@ fn who_waits_in_a_private_group_waits_for_no_worker() {
 }
 
 #[test]
-fn others_that_are_to_go_on_are_told_once_of_a_worker_that_ends_before_it_joins() {
+fn an_end_before_joining_is_reported_once_if_the_others_go_on() {
     let mut launch = Launch::of(joining("--keep-going", "[ $RANK = 1 ] && exit 0"));
     let mut line = launch.error();
     while !line.starts_with("consonance: ") {
@@ -244,7 +244,7 @@ fn others_that_are_to_go_on_are_told_once_of_a_worker_that_ends_before_it_joins(
 }
 
 #[test]
-fn a_worker_that_ends_before_it_joins_is_replaced_if_it_may_be() {
+fn an_end_before_joining_leads_to_an_allowed_replacement() {
     let before = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 0";
     let output = Launch::of(joining("--max-restarts 1", before)).finish();
     let stderr = String::from_utf8_lossy(&output.stderr);

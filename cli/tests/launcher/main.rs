@@ -162,7 +162,7 @@ fn on(index: usize, what: &str, others: &str) -> String {
 }
 
 #[test]
-fn workers_are_told_who_they_are() {
+fn workers_get_the_cluster_and_their_index() {
     let (status, stdout, stderr) = result("-n 3 --replicas 2", "echo \"$CONSONANCE_REPLICAS $TF_CONFIG\"");
     assert_eq!((status, stderr.as_str()), (Some(0), ""));
     let mut clusters = BTreeSet::new();
@@ -277,7 +277,7 @@ fn the_others_go_on_if_they_are_to() {
 }
 
 #[test]
-fn a_launch_whose_last_workers_end_well_has_recovered() {
+fn a_launch_has_recovered_if_its_last_workers_succeed() {
     let gate = Gate::new();
     let mut launch = Launch::shell("-n 2 --keep-going", &on(0, "kill -9 $$", &gate.then("echo late")));
     let first = launch.error();
@@ -296,7 +296,7 @@ fn a_launch_whose_last_workers_end_well_has_recovered() {
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_has_not_recovered() {
+fn a_worker_ended_by_a_signal_has_not_recovered() {
     let (status, _, _) =
         result("-n 2", &on(0, "sleep 0.2; exit 3", "trap 'exit 0' TERM; while :; do sleep 0.02; done"));
     assert_eq!(status, Some(3));
@@ -341,7 +341,7 @@ fn the_failure_after_the_last_restart_ends_the_launch() {
 }
 
 #[test]
-fn what_a_lost_worker_started_ends_before_its_replacement_begins() {
+fn children_of_a_lost_worker_end_before_its_replacement_begins() {
     let gate = Gate::new();
     let doomed =
         format!("case $TORCHELASTIC_RESTART_COUNT in 0) sleep 60 & echo $!; exit 1;; *) {};; esac", gate.then("true"));
@@ -359,7 +359,7 @@ fn tell(news: &str) -> String {
 }
 
 #[test]
-fn a_worker_whose_replacement_meets_nobody_is_told_who_has_ended() {
+fn a_replacement_without_peers_ends_the_launch_and_names_the_ended_worker() {
     let lost = format!("case $TORCHELASTIC_RESTART_COUNT in 0) {}; exit 1;; esac", tell("joined"));
     let script = on(0, &format!("{lost}; {}; sleep 60", tell("waits")), &tell("joined"));
     let (status, _, stderr) = result("-n 2 --max-restarts 1", &script);
@@ -369,7 +369,7 @@ fn a_worker_whose_replacement_meets_nobody_is_told_who_has_ended() {
 
 /// A worker may leave at once, while another one has not run since the group was formed.
 #[test]
-fn a_worker_that_joined_and_left_is_not_missed_by_one_of_the_same_group() {
+fn a_worker_may_leave_while_another_still_joins() {
     let script = on(1, &tell("joined"), &format!("{}; sleep 2.5", tell("waits")));
     assert_eq!(result("-n 2", &script), (Some(0), String::new(), String::new()));
 }
@@ -381,7 +381,7 @@ fn a_worker_may_tell_more_than_the_pipe_takes_at_a_time() {
 }
 
 #[test]
-fn a_program_that_fails_at_once_is_replaced_after_longer_and_longer_pauses() {
+fn immediate_failures_are_replaced_after_growing_pauses() {
     let begin = Instant::now();
     let (status, _, stderr) = result("-n 1 --max-restarts 5", "exit 3");
     // 0, 100, 200, 400 and 800 ms.
@@ -404,7 +404,7 @@ fn a_signal_ends_the_pause_before_a_restart() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_a_failure() {
+fn unwritable_output_is_a_failure() {
     for script in ["echo hi", "echo hi; exec sleep 60"] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
         let mut command = Command::new(CONSONANCE);
@@ -442,7 +442,7 @@ fn the_environment_is_printed_as_a_shell_takes_it() {
 }
 
 #[test]
-fn of_workers_that_are_found_ended_together_the_first_is_named() {
+fn of_workers_found_ended_together_the_first_is_named() {
     let [first, later] = [Gate::new(), Gate::new()];
     let [one, others] = [first.then("exit 7"), later.then("exit 3")].map(|wait| format!("echo $$; {wait}"));
     let mut launch = Launch::shell("-n 3 --keep-going", &on(1, &one, &others));
@@ -459,7 +459,7 @@ fn of_workers_that_are_found_ended_together_the_first_is_named() {
 }
 
 #[test]
-fn those_that_go_on_end_when_the_time_is_up() {
+fn remaining_workers_end_when_the_time_is_up() {
     // Our signal ends the worker that the failed one names. This is not its own failure.
     for failure in ["exit 3", &format!("{}; exit 3", tell("gave-up 0"))] {
         with_time(|timeout| {
@@ -501,7 +501,7 @@ fn a_signal_is_named() {
 }
 
 #[test]
-fn who_does_not_end_is_killed() {
+fn a_worker_ignoring_the_signal_is_killed() {
     let others = "trap '' TERM; echo $$; while :; do sleep 60; done";
     let gate = Gate::new();
     let mut launch = Launch::shell("-n 2", &on(0, &gate.then("exit 7"), others));
@@ -515,7 +515,7 @@ fn who_does_not_end_is_killed() {
 }
 
 #[test]
-fn what_workers_leave_behind_ends_with_the_launch() {
+fn children_of_workers_end_with_the_launch() {
     let mut launch = Launch::shell("-n 1", "sleep 60 & echo $!");
     let pids = launch.pids(1);
     assert_eq!(launch.finish().status.code(), Some(0));
@@ -523,7 +523,7 @@ fn what_workers_leave_behind_ends_with_the_launch() {
 }
 
 #[test]
-fn a_process_that_left_its_group_does_not_hold_the_launcher() {
+fn a_process_outside_its_group_does_not_hold_the_launcher() {
     let mut launch = Launch::shell("-n 1", "setsid sleep 60 & echo $!; sleep 0.1");
     let pids = launch.pids(1);
     let status = launch.wait();
@@ -567,7 +567,7 @@ fn a_second_interrupt_kills() {
 }
 
 #[test]
-fn a_signal_that_is_ignored_stays_ignored() {
+fn an_ignored_signal_stays_ignored() {
     let mut command = Command::new("sh");
     let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done";
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", CONSONANCE, "run", "-n", "1", "sh", "-c", script]);
@@ -588,7 +588,7 @@ fn workers_die_with_the_launcher() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_workers() {
+fn a_closed_reader_ends_the_workers() {
     let mut launch = Launch::shell("-n 1", "exec yes");
     assert_eq!(launch.line(), "[worker 0] y");
     drop(launch.lines.take());
@@ -597,7 +597,7 @@ fn a_reader_that_goes_away_ends_the_workers() {
 
 /// The pipes are open, but nobody reads them until the launcher has ended.
 #[test]
-fn a_reader_that_takes_nothing_does_not_hold_the_launcher() {
+fn an_idle_reader_does_not_hold_the_launcher() {
     with_time(|timeout| {
         let options = format!("-n 1 --timeout {}ms", timeout.as_millis());
         let mut launches = ["exec yes", "exec yes >&2"].map(|script| Launch::shell(&options, script));
@@ -631,7 +631,7 @@ fn the_time_is_limited() {
 }
 
 #[test]
-fn a_program_that_cannot_start_is_named() {
+fn a_failed_start_names_the_program() {
     for (program, status, why) in [
         ("/no/such/program", 127, "cannot start /no/such/program: No such file or directory"),
         ("no-such-program-of-this-name", 127, "cannot start no-such-program-of-this-name: No such file or directory"),

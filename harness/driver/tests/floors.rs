@@ -96,7 +96,7 @@ fn an_error_names_the_function_and_nothing_leaks() {
 }
 
 #[test]
-fn codes_without_a_name_are_told_by_number() {
+fn unnamed_codes_are_reported_by_number() {
     let fake = Fake::new("fail=cuMemAlloc_v2:1:123456");
     let context = fake.context();
     let failure = DeviceMemory::new(&context, 1).expect_err("a call that fails");
@@ -104,7 +104,7 @@ fn codes_without_a_name_are_told_by_number() {
 }
 
 #[test]
-fn what_is_missing_is_a_value() {
+fn an_absent_driver_is_a_value() {
     let library = Path::new("/no/such/libcuda.so.1");
     let absent = Driver::load_from(library).expect_err("no such library");
     assert!(matches!(&absent, Absent::Library { tried, .. } if *tried == [library]), "{absent:?}");
@@ -131,7 +131,7 @@ fn what_is_missing_is_a_value() {
 
 /// Work that never ends: waits end with an error at their deadline, and drops return.
 #[test]
-fn work_that_never_ends_is_left_behind() {
+fn endless_work_is_left_behind() {
     let fake = Fake::new("hang");
     let driver = fake.driver();
     let begin = Instant::now();
@@ -184,7 +184,7 @@ fn memory_is_freed_after_the_work() {
 
 /// An allocation that finds no room waits for work that uses memory which was dropped.
 #[test]
-fn an_allocation_waits_for_memory_that_was_dropped() {
+fn an_allocation_waits_for_dropped_memory() {
     let fake = Fake::new("delay=20 memory=1000");
     let context = fake.context();
     let stream = Stream::new(&context).expect("a stream");
@@ -198,7 +198,7 @@ fn an_allocation_waits_for_memory_that_was_dropped() {
 }
 
 #[test]
-fn a_module_that_cannot_be_compiled_has_the_compiler_s_words() {
+fn a_failed_compilation_has_the_compiler_s_words() {
     let fake = Fake::new("");
     let context = fake.context();
     let LoadError { failure, log } = Module::load(&context, "no PTX").expect_err("no PTX");

@@ -29,7 +29,7 @@ fn on_each<R: Send>(ranks: impl Iterator<Item = Communicator>, work: impl Fn(Com
 
 /// Found by reading: a group that was split off waited for the engine's own default.
 #[test]
-fn a_group_that_is_split_off_has_the_timeout() {
+fn a_split_off_group_keeps_the_timeout() {
     let begin = Instant::now();
     let errors = on_ranks(2, |mut rank| {
         rank.set_timeout(Duration::from_millis(50)).expect("a timeout that ends");
@@ -73,7 +73,7 @@ fn groups_are_split_off_from_one_another_many_times() {
 }
 
 #[test]
-fn a_buffer_that_the_engine_does_not_reach_is_an_error_on_all_ranks() {
+fn an_unreachable_buffer_is_an_error_on_all_ranks() {
     let reduce = |mut rank: Communicator| {
         let mut host = [1.5f32; 4];
         let recv = match rank.rank() {
@@ -99,7 +99,7 @@ fn a_buffer_that_the_engine_does_not_reach_is_an_error_on_all_ranks() {
 }
 
 #[test]
-fn a_strategy_takes_an_engine_for_each_replica_and_works_after_one_that_fails() {
+fn a_strategy_takes_an_engine_a_replica_and_works_after_a_failed_one() {
     let build = |engines: fn(usize) -> usize| {
         let builder = MirroredStrategy::builder(["cpu:0", "cpu:1"]);
         builder.engines(move |devices, _| Ok(consonance_messages::threads(engines(devices.len())))).build()
@@ -149,7 +149,7 @@ fn a_strategy_of_several_workers_takes_an_engine_for_each_replica_of_a_worker() 
 }
 
 #[test]
-fn a_worker_with_an_engine_too_few_or_too_many_is_told_so() {
+fn a_wrong_number_of_engines_is_refused() {
     for made in [0, 1, 3] {
         let cluster = ClusterSpec::new().job("worker", ["one.example:1", "other.example:1"]).expect("a cluster");
         let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).expect("a task");

@@ -77,7 +77,7 @@ impl Process {
 }
 
 #[test]
-fn processes_have_the_sums_of_threads_and_name_who_is_killed() {
+fn processes_have_the_sums_of_threads_and_name_a_killed_one() {
     let mut processes: Vec<Process> = (0..SIZE).map(Process::start).collect();
     let addresses: Vec<String> = processes.iter_mut().map(Process::line).collect();
     for Process(child, _) in &mut processes {

@@ -335,7 +335,7 @@ mod tests {
     /// Found by `one_rank_does_otherwise` on a busy machine: a rank that was late by chance was
     /// named instead of the one that was meant to be.
     #[test]
-    fn a_deadline_that_other_ranks_miss_is_lengthened() {
+    fn a_deadline_missed_by_other_ranks_is_lengthened() {
         let (kind, dtype, op, counts) = (Kind::Reduce, DType::U64, ReduceOp::Xor, Counts::Even(41));
         let (memory, offset, seed) = (Memory::Own, 1, 42090);
         let call = Collective { kind, dtype, op, counts, root: 0, in_place: true, memory, offset, seed };

@@ -70,7 +70,7 @@ fn the_modules_are_small_and_load_on_old_drivers() {
 }
 
 #[test]
-fn what_a_launch_cannot_take_is_refused() {
+fn invalid_arguments_of_a_launch_are_refused() {
     use consonance_kernels::cuda::kernels::{MOST, Unsupported, reduce};
     use consonance_spec::ReduceOp::{Sum, Xor};
     let refused = |launch: Result<Launch, Unsupported>| launch.expect_err("no launch");

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_as_the_same() {
+    fn every_message_reads_back() {
         for message in messages() {
             let bytes = message.write(DIGEST, LAYOUT);
             assert!(bytes.len() <= MAX_BYTES);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_or_longer_is_garbage() {
+    fn a_cut_or_longer_message_is_garbage() {
         for message in &messages()[..3] {
             let mut bytes = message.write(DIGEST, LAYOUT);
             for count in 0..bytes.len().min(400) {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn another_build_is_told_from_garbage() {
+    fn a_message_of_another_build_is_not_garbage() {
         let bytes = messages()[0].write(DIGEST, LAYOUT);
         assert_eq!(Message::read(&bytes, DIGEST, LAYOUT + 1), Err(ReadError::OtherBuild));
         let mut version = bytes.clone();

@@ -69,7 +69,7 @@ fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
 }
 
 #[test]
-fn a_process_that_waits_for_another_job_is_named() {
+fn a_process_waiting_for_another_job_is_named() {
     let (other, mut complete) = (job(), open_all(2, job()));
     form_all(&mut complete, 0);
     let mut workers = [Worker::open(0, 2, job()), Worker::open(1, 2, other)];
@@ -180,7 +180,7 @@ fn garbage_is_survived() {
 }
 
 #[test]
-fn a_member_that_is_gone_when_its_group_forms_is_known_by_its_process() {
+fn a_member_gone_at_the_formation_is_known_by_its_process() {
     let of_task_0 = options(0, 2, job());
     let (digest, name) = (of_task_0.digest, super::options::name(&of_task_0, 0));
     let _listener = socket::listen(&super::options::name(&of_task_0, 1)).unwrap();
@@ -242,7 +242,7 @@ fn a_stranger_of_another_version_ends_no_meeting() {
 
 /// Found by a trial: the digest is in the name of a socket, which all can list.
 #[test]
-fn a_stranger_that_knows_the_digest_ends_no_meeting() {
+fn a_stranger_with_the_digest_ends_no_meeting() {
     let digest = job();
     let mut workers = open_all(2, digest);
     workers[0].form(0);
@@ -308,7 +308,7 @@ fn processes_of_another_user_are_refused() {
 }
 
 #[test]
-fn a_leader_that_cannot_make_the_group_tells_all() {
+fn a_failure_of_the_leader_to_make_the_group_reaches_all() {
     let mut workers = open_all(3, job());
     workers.iter_mut().for_each(|worker| worker.command("fail 30000 0"));
     let own = system("make what the group shares", io::Error::other("no memory"));
@@ -349,7 +349,7 @@ fn connections_without_an_end_keep_nobody_from_the_deadline() {
 }
 
 #[test]
-fn those_who_are_left_form_a_new_group() {
+fn survivors_form_a_new_group() {
     for lost in [0, 1, 3] {
         let digest = job();
         let mut workers = open_all(4, digest);
@@ -389,7 +389,7 @@ fn a_replacement_comes_in_time_or_not() {
 }
 
 #[test]
-fn a_survivor_that_is_stopped_or_busy_is_waited_for() {
+fn a_stopped_or_busy_survivor_is_waited_for() {
     let digest = job();
     let mut workers = open_all(4, digest);
     form_all(&mut workers, 0);
@@ -406,7 +406,7 @@ fn a_survivor_that_is_stopped_or_busy_is_waited_for() {
 }
 
 #[test]
-fn who_forms_a_new_group_leaves_the_last_one() {
+fn forming_a_new_group_leaves_the_last_one() {
     let mut workers = open_all(3, job());
     form_all(&mut workers, 0);
     workers[2].form(0);
@@ -455,7 +455,7 @@ fn options_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn a_stopped_process_is_told_from_one_that_runs() {
+fn the_state_of_a_process_shows_a_stop() {
     let worker = Worker::open(0, 1, job());
     assert_eq!(process_state(worker.pid()), ProcessState::Running);
     worker.signal(Signal::STOP);
@@ -469,7 +469,7 @@ fn a_stopped_process_is_told_from_one_that_runs() {
 
 /// Two members in one process: [`Watch`] reports that one of them closes its meeting.
 #[test]
-fn a_meeting_that_is_closed_has_left() {
+fn a_closed_meeting_has_left() {
     let digest = job();
     let (tell, told) = mpsc::channel();
     let join = move |task| {

@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "row 3 of 3")]
-    fn a_row_that_is_not_there_is_refused() {
+    fn an_absent_row_is_refused() {
         copy_rows([1, 2, 3].as_slice().into(), 1, &[0, 3], [0; 2].as_mut_slice().into());
     }
 }

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_signalled_and_sleeps_on_holds_up_the_others() {
+    fn a_signalled_rank_still_asleep_holds_up_the_others() {
         // Rank 3 was stopped while it slept until rank 1 came. Rank 1 came, and waits for it now.
         let waits = [Some(1), Some(3), Some(1), Some(1)];
         let state = waiting(&waits);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_goes_on_ends_the_chain() {
+    fn a_continuing_rank_ends_the_chain() {
         let state = waiting(&[Some(1), Some(2), None]);
         assert_eq!(state.end_of_waits(0, 1), 2);
         let blocked = wait_for(&state, 1, 2);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_goes_on_leaves_the_wait_of_another_thread() {
+    fn a_continuing_thread_leaves_the_wait_of_another_thread() {
         let state = waiting(&[Some(1), Some(2), None]);
         state.wake_for_progress(1);
         wait_for(&state, 1, 2);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_deadline_is_told_of_the_first() {
+    fn the_second_deadline_reports_the_first() {
         let state = waiting(&[Some(1), Some(2), None]);
         let blocked = wait_for(&state, 1, 2);
         assert_eq!(state.give_up(GENERATION, 1, &[2], LONG), Fault::Missing(vec![2]));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_gave_up_is_held_up_for_a_while() {
+    fn a_rank_is_held_up_for_a_while_after_its_deadline() {
         let state = waiting(&[Some(1), Some(2), None]);
         let blocked = wait_for(&state, 1, 2);
         state.say_gives_up(1, 2, LONG);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_does_not_begin_the_next_generation_holds_up_those_that_do() {
+    fn a_rank_of_the_last_generation_holds_up_the_next() {
         let state = waiting(&[Some(1), Some(2), None]);
         let blocked = wait_for(&state, 0, 1);
         state.say_gives_up(0, 1, LONG);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_only_looked_for_a_message_is_soon_the_end_of_the_chain() {
+    fn a_rank_polling_for_a_message_soon_ends_the_chain() {
         let state = waiting(&[Some(1), None, None]);
         let blocked = state.say_blocked(1, 2, state.progress_seen(1));
         state.say_gives_up(1, 2, Duration::from_millis(1));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_told_of_a_leaver_is_held_up_by_it_in_groups_of_both() {
+    fn a_notified_rank_is_held_up_by_the_leaver_in_groups_of_both() {
         let top = GroupState::new(3);
         let pair = top.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
         let blocked = wait_for(&top, 1, 2);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_no_rank_writes_end_the_chain() {
+    fn invalid_values_end_the_chain() {
         let state = waiting(&[Some(1), None, None]);
         for value in [4, 5, u32::MAX] {
             state.records()[1].sleeper.waits_for.store(value, Ordering::Relaxed);

@@ -84,7 +84,7 @@ fn answer<R: Send>(victim: impl FnOnce() -> R + Send, liar: impl FnOnce() + Send
 }
 
 #[test]
-fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
+fn a_peer_cannot_say_threads_of_this_process_are_inside() {
     let segment = segment(3);
     let other = elsewhere(&segment);
     let mut own = Endpoint::in_segment(&segment, 0..2, 2, &[], TIMEOUT);
@@ -99,7 +99,7 @@ fn who_is_inside_is_not_what_a_peer_says_of_threads_of_this_process() {
 }
 
 #[test]
-fn a_peer_that_says_it_is_inside_for_ever_is_waited_for_a_moment() {
+fn a_peer_claiming_to_be_inside_for_ever_is_waited_for_a_moment() {
     let (mut victim, liar) = two();
     let mut memory = victim.alloc(DType::U32, 10_000).unwrap();
     memory.as_buf_mut().into_mut_slice::<u32>().unwrap().fill(5);
@@ -148,7 +148,7 @@ fn claims_with_words(
 const STAGED: BufferRef = BufferRef { place: None, reads: false };
 
 #[test]
-fn windows_are_counted_by_what_this_rank_knows() {
+fn windows_are_counted_from_this_rank_s_own_data() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::Gather, DType::U8);
     let data = [7u8; 100_000];
@@ -168,7 +168,7 @@ fn windows_are_counted_by_what_this_rank_knows() {
 /// Whatever a rank tells of its data and counts, the others end with an error, with data that it
 /// may have written anyhow, or with the timeout.
 #[test]
-fn words_that_do_not_fit_the_data_harm_nobody() {
+fn false_sizes_and_counts_harm_no_other_rank() {
     let signature = signature(Kind::AllToAll, DType::U8);
     let (data, counts, own_words) = (vec![7u8; 300_000], [100_000, 200_000], [100_000, 200_000]);
     let heap = BufferRef { place: Some(Shown::Heap(1 << 30)), reads: false };
@@ -196,7 +196,7 @@ fn words_that_do_not_fit_the_data_harm_nobody() {
 }
 
 #[test]
-fn windows_of_sizes_that_only_peers_know_end_with_the_timeout() {
+fn windows_of_sizes_unknown_here_end_with_the_timeout() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::AllGather, DType::U8);
     let data = [7u8; 100];
@@ -227,7 +227,7 @@ fn a_claimed_size_is_not_allocated() {
 }
 
 #[test]
-fn bytes_that_are_no_bool_become_one() {
+fn invalid_bools_become_valid() {
     // Inline, and staged.
     for count in [2, 50_000] {
         let (mut victim, mut liar) = two();
@@ -274,7 +274,7 @@ fn partials_of_bools_are_made_of_any_bytes() {
 }
 
 #[test]
-fn bools_are_no_memory_that_peers_write() {
+fn peers_do_not_write_memory_of_bools() {
     let (victim, liar) = two();
     let memory = victim.alloc(DType::Bool, 100).unwrap();
     assert_eq!(victim.member().segment().find(memory.as_buf().as_bytes().as_ptr(), 100, false), None);
@@ -299,7 +299,7 @@ fn a_rank_has_one_seat_whatever_views_of_the_segment_a_process_has() {
 }
 
 #[test]
-fn a_seat_that_was_given_back_can_be_taken_again() {
+fn a_returned_seat_can_be_taken_again() {
     let segment = segment(2);
     drop(endpoint(&segment, 0, TIMEOUT));
     let endpoint = endpoint(&segment, 0, TIMEOUT);
@@ -324,7 +324,7 @@ fn members_of_a_group_are_different_ranks() {
 }
 
 #[test]
-fn a_group_split_off_in_a_place_that_cannot_be_is_nonsense() {
+fn an_invalid_place_of_a_split_off_group_is_corrupt() {
     let signature = Signature::new(Kind::Split);
     for (words, expected) in [
         ([0u64, u64::MAX], Some(Fault::CorruptPeer(1))),
@@ -349,10 +349,10 @@ fn the_rank_in_an_end_is_one_of_the_group() {
     }
 }
 
-/// Found by `a_kill_in_any_call_is_an_error_that_names_the_lost`: a rank that was told of the loss
+/// Found by `a_kill_in_any_call_is_an_error_naming_the_lost_process`: a rank that was told of the loss
 /// returned and freed its buffer, and a peer that still read there accused it.
 #[test]
-fn what_cannot_be_after_an_end_is_that_end() {
+fn an_impossible_value_after_an_end_is_reported_as_the_end() {
     let (victim, other) = two();
     let abort = Abort { rank: 0, reason: Reason::Death };
     other.member().abort(abort.rank, abort.reason);
@@ -360,7 +360,7 @@ fn what_cannot_be_after_an_end_is_that_end() {
 }
 
 #[test]
-fn memory_that_nobody_allocated_is_not_touched() {
+fn unallocated_memory_is_not_touched() {
     for place in [0, 1 << 30, 40 << 30] {
         let (mut victim, mut liar) = two();
         let blocks = |endpoint: &Endpoint| rustix::fs::fstat(endpoint.member().segment().file()).unwrap().st_blocks;
@@ -402,7 +402,7 @@ fn a_message_of_another_size_is_nonsense_or_wrong_data() {
 }
 
 #[test]
-fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
+fn a_false_descriptor_reads_as_no_call_or_any_call() {
     let accesses = [Access::Refused, Access::Message, Access::CountedMessage, Access::DividedToAll];
     for (access, bytes) in accesses.into_iter().flat_map(|access| [7, 1 << 60, usize::MAX].map(|bytes| (access, bytes)))
     {
@@ -423,7 +423,7 @@ fn what_a_descriptor_says_of_a_call_is_no_call_or_any_call() {
 }
 
 #[test]
-fn a_peer_that_says_it_has_come_to_calls_of_the_future_delays_nobody() {
+fn a_peer_claiming_future_calls_delays_no_other_rank() {
     let (mut victim, liar) = two();
     let signature = broadcast_of(0, 1);
     for far in [1, 2, 1 << 40] {

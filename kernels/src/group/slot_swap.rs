@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_a_place_has_read_it_last() {
+    fn the_writer_of_a_slot_was_its_last_reader() {
         for (rank, number) in (0..2).flat_map(|rank| (0..20).map(move |number| (rank, number))) {
             assert_eq!(place(rank, number + 2), place(1 - rank, number));
         }

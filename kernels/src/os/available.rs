@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_available_is_read_of_the_system() {
+    fn the_available_memory_is_read_from_the_system() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    7 kB\n"), Some(7 << 10));
         assert_eq!(available("MemTotal: 9 kB\n"), None);
         let [unified, first] = KINDS.map(|kind| move |cgroup| kind.group(cgroup));

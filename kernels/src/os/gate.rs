@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_named_at_the_deadline() {
+    fn an_absent_rank_is_named_at_the_deadline() {
         let file = Temporary::new("late");
         for cores in [1, 3] {
             Gate::create(&file.0, 3, cores, Duration::from_millis(20)).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_not_waited_for() {
+    fn a_departed_rank_is_not_waited_for() {
         let file = Temporary::new("left");
         Gate::create(&file.0, 2, 2, PATIENCE).unwrap();
         let mut gate = Gate::open(&file.0, 0).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_gate_is_refused() {
+    fn a_file_without_a_gate_is_refused() {
         let file = Temporary::new("wrong");
         assert_eq!(Gate::open(&file.0, 0).unwrap_err().kind(), io::ErrorKind::NotFound);
         for ranks in [0, 3, u64::MAX] {

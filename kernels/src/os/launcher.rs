@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_blame_is_told_again_after_a_while_or_when_it_is_another() {
+    fn a_blame_is_reported_again_after_a_while_or_when_it_changes() {
         let mut told = Told::default();
         let begin = Instant::now();
         let mut tell = |culprit, blame, ms| told.is_news(culprit, blame, begin + Duration::from_millis(ms));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_group_and_the_first_with_all_workers_are_told_of() {
+    fn the_first_group_and_the_first_with_all_workers_are_reported() {
         let mut told = Told::default();
         assert_eq!(
             [false, false, true, true, false].map(|is_of_all| told.meets(is_of_all)),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_understood() {
+    fn every_line_parses_back() {
         let blames = Blame::ALL.map(|blame| News::Blames(77, blame));
         let others = [News::Here, News::Waits, News::Joined, News::GaveUp(None), News::GaveUp(Some(3))];
         for news in blames.into_iter().chain(others) {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_elements_read_back() {
         for order in [ByteOrder::Little, ByteOrder::Big] {
             let mut bytes = Vec::new();
             write(HostBuf::from(&[1.5f64, -0.0][..]), order, &mut bytes).unwrap();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_follow_each_other_cross_windows() {
+    fn consecutive_reads_cross_windows() {
         let bytes: Vec<u8> = (0..3 * WINDOW + 5).map(|index| (index / 7) as u8 ^ (index >> 13) as u8).collect();
         let temporary = Temporary::new("windows", &bytes);
         let file = MappedFile::open(&temporary.0).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_mapped() {
+    fn a_folder_and_an_absent_file_are_not_mapped() {
         assert_eq!(MappedFile::open(&env::temp_dir()).err().unwrap().kind(), io::ErrorKind::InvalidInput);
         let nothing = env::temp_dir().join("consonance-file-that-is-not-there");
         assert_eq!(MappedFile::open(&nothing).err().unwrap().kind(), io::ErrorKind::NotFound);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_of_the_process_that_has_the_name() {
+    fn memory_is_read_only_of_the_process_with_the_mark() {
         let (data, mark) = ([1u8, 2, 3, 4], [5u8; 16]);
         let address = data.as_ptr().addr();
         if !own(&mark).is_readable() {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_has_is_not_ordinary() {
+    fn unmapped_memory_is_not_ordinary() {
         let mark = [5u8; 16];
         if !own(&mark).is_readable() {
             return eprintln!("this system lets no process read even its own memory: nothing to test");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_not_read() {
+    fn an_ended_process_is_not_read() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let id = child.id();
         child.wait().unwrap();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_runs_and_a_number_that_no_process_has_is_gone() {
+    fn this_process_runs_and_an_unused_id_is_gone() {
         assert_eq!(process_state(std::process::id()), ProcessState::Running);
         assert_eq!(process_state(u32::MAX), ProcessState::Gone);
     }

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_counted() {
+    fn dropped_records_are_counted() {
         let temporary = Temporary::new("room");
         let mut file = RecordFile::create(&temporary.0, "", 3).unwrap();
         let indices: Vec<Option<usize>> = (0..5).map(|number| file.append(record(number))).collect();

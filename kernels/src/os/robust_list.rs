@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_the_entries_that_were_added_and_not_removed() {
+    fn a_list_has_all_entries_added_and_not_removed() {
         let mut held: Vec<NonNull<Held>> = Vec::new();
         for _ in 0..3 {
             let entry = Entry { next: AtomicPtr::default() };

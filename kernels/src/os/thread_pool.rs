@@ -405,7 +405,7 @@ mod tests {
     /// of copies ran on one core.
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_thread_leaves_the_only_core_of_the_one_that_started_it() {
+    fn a_thread_leaves_the_only_core_of_its_starter() {
         let cores = thread::available_parallelism().unwrap().get();
         thread::spawn(move || {
             pin(0).unwrap();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_takes_long_is_awaited() {
+    fn a_long_job_is_awaited() {
         let mut team = Team::new("test", &[None; 2]).unwrap();
         let done = AtomicUsize::new(0);
         team.run(&|part| {

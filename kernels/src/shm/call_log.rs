@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_call_that_is_forgotten_changes_no_other() {
+    fn the_end_of_a_forgotten_call_changes_no_other() {
         let call_log = CallLog::default();
         let old = call_log.begin(1, 0, 0);
         for number in 2..=CALLS as u64 + 1 {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_a_peer_wrote_over_stops_no_call() {
+    fn a_count_overwritten_by_a_peer_stops_no_call() {
         let call_log = CallLog::default();
         for last in [u64::MAX - 1, u64::MAX, 1 << 63] {
             call_log.begun.store(last, Ordering::Relaxed);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_that_sleeps_is_woken_by_a_death() {
+    fn a_death_wakes_every_sleeping_process() {
         let segment = segment();
         let child = fork(|| std::mem::forget(hold(&segment)));
         let (tell, told) = mpsc::channel();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_was_given_back_is_not_marked() {
+    fn a_returned_word_is_not_marked() {
         let segment = segment();
         kill(fork(|| drop(hold(&segment))));
         assert_eq!(segment.life(1).word.load(Ordering::Relaxed), 0);

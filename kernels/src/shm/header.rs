@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_tells_group_and_shape_to_who_knows_neither() {
+    fn a_header_holds_the_group_and_the_shape() {
         let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
         assert_eq!(Header::read(&header().to_bytes()).unwrap(), (ID, shape));
         for ranks in [0, 1025, u64::MAX] {

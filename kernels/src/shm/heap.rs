@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_refused_leaves_no_memory() {
+    fn a_refused_block_leaves_no_memory() {
         let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
         let layout = Layout::new(shape);
         // The file ends within the first heap: no byte beyond its end can be reserved.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_detached_keeps_its_content_and_sees_no_writes_of_others() {
+    fn detached_memory_keeps_its_content_and_sees_no_writes_of_others() {
         let segment = segment();
         let file = segment.file().as_fd().try_clone_to_owned().unwrap();
         let other = Arc::new(Segment::open(file, segment.id(), segment.shape()).unwrap());

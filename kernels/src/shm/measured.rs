@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn knobs_are_read_once_they_are_told() {
+    fn knobs_are_read_once_published() {
         let measured = measured();
         assert_eq!(measured.read(), None);
         let tuning = Tuning { read_bytes: 12_345, ..Tuning::DEFAULT };
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knob_that_is_not_allowed_is_not_taken() {
+    fn an_invalid_knob_is_not_taken() {
         let measured = measured();
         measured.tell(&Tuning::DEFAULT);
         let some_payload_bytes = Tuning::KNOBS.iter().position(|knob| knob.name == "some_payload_bytes").unwrap();

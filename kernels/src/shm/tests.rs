@@ -84,7 +84,7 @@ fn pair(lower: usize, higher: usize) -> Area {
 }
 
 #[test]
-fn what_one_process_writes_another_reads() {
+fn one_process_reads_the_writes_of_another() {
     let segment = Segment::create(shape(3), ID).unwrap();
     let other = peer(&segment);
     assert_eq!((other.shape(), other.forked()), (shape(3), false));
@@ -175,7 +175,7 @@ fn nobody_can_change_the_size() {
 }
 
 #[test]
-fn a_file_that_is_no_segment_is_refused() {
+fn a_file_without_a_segment_is_refused() {
     let size = Layout::new(shape(2)).size as u64;
     let header = Header::new(ID, shape(2), &Tuning::DEFAULT).to_bytes();
     Segment::open(sealed(size, &header, SEALS), ID, shape(2)).unwrap();
@@ -210,7 +210,7 @@ fn a_file_that_is_no_segment_is_refused() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_refused() {
+fn an_unwritable_file_is_refused() {
     let segment = Segment::create(shape(2), ID).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&segment.file()));
     let error = refused(File::open(path).unwrap().into());
@@ -361,8 +361,8 @@ fn a_limit_on_open_files_is_an_error() {
 }
 
 #[test]
-fn a_fork_knows_that_it_is_one() {
-    alone("a_fork_knows_that_it_is_one", || {
+fn a_fork_is_detected() {
+    alone("a_fork_is_detected", || {
         let segment = Segment::create(shape(2), ID).unwrap();
         // SAFETY: the child may hold locks that no thread will release. It reads a word, drops the
         // segment and ends, none of which takes a lock.
@@ -473,8 +473,8 @@ fn a_look_at_ones_own_is_the_same() {
 }
 
 #[test]
-fn what_only_has_the_name_of_a_segment_is_not_inspected() {
-    alone("what_only_has_the_name_of_a_segment_is_not_inspected", || {
+fn a_file_with_only_the_name_of_a_segment_is_not_inspected() {
+    alone("a_file_with_only_the_name_of_a_segment_is_not_inspected", || {
         let size = Layout::new(shape(2)).size as u64;
         let header = Header::new(ID, shape(2), &Tuning::DEFAULT).to_bytes();
         let wrong = |file: OwnedFd| {
@@ -490,7 +490,7 @@ fn what_only_has_the_name_of_a_segment_is_not_inspected() {
 }
 
 #[test]
-fn what_cannot_be_inspected_says_why() {
+fn a_failed_inspection_names_the_reason() {
     // No process has an id this large.
     let Err(SegmentError::System { what, source }) = Segment::inspect(1 << 30) else { panic!("there is a process") };
     assert_eq!((what.as_str(), source.kind()), ("read the open files of process 1073741824", io::ErrorKind::NotFound));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_has_values_that_are_allowed() {
+    fn every_machine_has_allowed_values() {
         let sizes = [1, 3, 31, 512, 1000, 1 << 14, 1 << 22];
         for (own, last) in sizes.into_iter().flat_map(|own| sizes.map(|last| (own, last))) {
             for vendor in [Vendor::Intel, Vendor::Amd, Vendor::Other] {

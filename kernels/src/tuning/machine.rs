@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_not_say_is_absent() {
+    fn unknown_properties_of_the_machine_are_absent() {
         let machine = Machine::at(Path::new("/nowhere/at/all"));
         assert_eq!(machine, Machine::default());
         assert_eq!((machine.own_cache_bytes(), machine.last_cache_bytes()), (None, None));
     }
 
     #[test]
-    fn a_second_level_that_cores_share_is_divided() {
+    fn a_shared_second_level_is_divided() {
         let cache = |level, bytes, cores: &[usize]| Cache { level, bytes, cores: cores.to_vec() };
         let caches = vec![cache(1, 64 << 10, &[0]), cache(2, 4 << 20, &[0, 1, 2, 3])];
         let machine = Machine { caches, ..Machine::default() };

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_knobs_read_back() {
         let mut tuning = Tuning::DEFAULT;
         tuning.window_bytes = 32 << 10;
         tuning.fetch_in = false;

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_none_are_refused() {
+    fn invalid_lists_are_refused() {
         for list in [
             "n[1", "n1]", "n[]", "n[1,]", "n[3-1]", "n[a-b]", "n[1-2-3]", "n[[1]]", ",n", "n,", "a,,b", " n", "n[+1]",
             "ñ",

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_that_do_not_stack_are_refused() {
+    fn elements_of_different_shapes_are_refused() {
         let refused = |elements: Vec<Vec<Tensor>>| {
             let dataset = from_fn(move || elements.clone()).batch(2);
             let error = dataset.iterate(0).unwrap().find_map(Result::err)?;

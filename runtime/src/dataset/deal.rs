@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_deals_its_replicas_parts_of_what_all_have() {
+    fn a_process_deals_its_replicas_their_parts_of_all_steps() {
         for form in [Form::Packed(4), Form::Chunked, Form::Balanced] {
             let all = steps(&[4, 1, 0, 4, 2], form, 3);
             for local in [0..1, 1..3, 0..3] {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_rows_to_divide_is_refused() {
+    fn an_element_without_rows_to_divide_is_refused() {
         let error = |element: Vec<Tensor>| {
             let dataset = from_fn(move || [element.clone(), element.clone()]);
             Steps::new(dataset.iterate(0).unwrap(), whole(Form::Chunked, 2)).next().unwrap().unwrap_err()

@@ -419,7 +419,7 @@ mod tests {
     /// Found by a review: the thread noticed the dropped iterator only when it sent a step, and
     /// these batches make no step.
     #[test]
-    fn dropping_ends_a_thread_that_finds_no_step() {
+    fn dropping_ends_a_thread_without_a_step() {
         let (batch, batches) = sync_channel(0);
         let empty = dataset::from_fn(move || {
             let batch = batch.clone();

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_is_a_permutation_that_seed_and_epoch_alone_decide() {
+    fn seed_and_epoch_alone_decide_the_permutation_of_a_shuffle() {
         let shuffled = |seed, epoch| rows(&Order::new(100, &[Pick::Shuffle { seed }], epoch).unwrap());
         let mut sorted = shuffled(3, 0);
         assert_eq!(shuffled(3, 0), sorted);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_no_record_are_refused() {
+    fn invalid_records_are_refused() {
         let record = Record {
             begin: Duration::from_nanos(5),
             end: Some(Duration::from_nanos(9)),

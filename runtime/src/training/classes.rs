@@ -291,7 +291,7 @@ mod tests {
 
     /// The examples of TensorFlow's documentation.
     #[test]
-    fn values_are_those_that_tensorflow_documents() {
+    fn values_match_tensorflow_s_documentation() {
         let (mut precision, mut recall) = (Precision::new(), Recall::new());
         assert_eq!((precision.value(), recall.value()), (None, None));
         for (is_predicted, is_positive) in [(true, false), (false, true), (true, true), (true, true)] {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_are_those_that_keras_computes() {
+    fn areas_match_keras() {
         // Predictions of all kinds: at thresholds, beside them, at both ends, equal ones.
         let samples: Vec<(f64, bool)> =
             (0..300u32).map(|i| (f64::from(i * 7919 % 301 / 2) / 150.0, i * i % 7 < 3)).collect();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_is_above_each_threshold_that_is_less() {
+    fn a_prediction_is_above_each_lower_threshold() {
         let edges = [f64::NEG_INFINITY, -1e-7, -1e-8, -0.0, 0.0, 1e-300, 1.0, 1.0 + 1e-8, 2.0, f64::INFINITY, f64::NAN];
         for thresholds in [2, 3, 7, 200] {
             let near = (0..thresholds).map(|index| threshold(index, thresholds));

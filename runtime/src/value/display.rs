@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_that_does_not_fit_a_line_has_a_line_for_each_row() {
+    fn a_matrix_too_wide_for_a_line_has_a_line_a_row() {
         let small = Tensor::from([[1, -2], [30, 4]]);
         assert_eq!(small.to_string(), "i32[2, 2] [[1, -2], [30, 4]]");
         let matrix = Tensor::new([3, 10], &(0..30).map(|place| place * place).collect::<Vec<i32>>()).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_have_the_digits_that_were_asked_for_and_no_rows_of_zeros() {
+    fn floats_have_the_requested_digits_and_no_rows_of_zeros() {
         let show = |tensor: Tensor| format!("{tensor:#}");
         assert_eq!(show(Tensor::from([1e-30f32, 0.0, -1e20, 0.1, 1e15])), "[1e-30, 0, -1e20, 0.1, 1000000000000000]");
         assert_eq!(show(Tensor::from([f64::NAN, f64::INFINITY, -0.0])), "[NaN, inf, -0]");

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_no_row_is_named() {
+    fn an_index_without_a_row_is_named() {
         let refused = |slices: Result<IndexedSlices>, index: &str, row: &str| {
             let error = slices.unwrap_err();
             assert_eq!((refusal(&error), found(&error)), (("IndexedSlices::new", index, None), row));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_that_grow_too_large_for_their_type_are_refused() {
+    fn indices_too_large_for_their_type_are_refused() {
         let all = PerReplica::new(vec![rows([0i32], Some(vec![i32::MAX as usize, 1])).unwrap(); 2]);
         let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"]).unwrap();
         let indices = |all: IndexedSlices| all.indices().as_slice::<i32>().map(<[i32]>::to_vec);
@@ -354,7 +354,7 @@ mod tests {
 
     /// Found by reading: the process ended, though it had passed no more than a shape.
     #[test]
-    fn a_dense_tensor_that_fits_no_memory_is_an_error() {
+    fn a_dense_tensor_too_large_for_memory_is_an_error() {
         let error = rows([0i64], Some(vec![1 << 60, 1])).unwrap().to_dense().unwrap_err();
         assert!(matches!(error, Error::System { .. }), "{error}");
     }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_being_written_is_not_waited_for() -> Result<()> {
+    fn display_does_not_wait_for_an_update() -> Result<()> {
         let strategy = MirroredStrategy::new(["cpu:0"])?;
         let weights = strategy.variable(|| Tensor::from([1, 2]))?;
         strategy.update(&weights, |copy| {

@@ -162,7 +162,7 @@ fn aggregates_read_the_same_for_any_number_of_replicas() {
 }
 
 #[test]
-fn what_replicas_counted_goes_on() {
+fn counts_of_replicas_continue_after_a_restore() {
     let folder = Folder::new("counts");
     let path = folder.path("a");
     let count = |replicas: usize| {
@@ -307,7 +307,7 @@ fn the_same_values_make_the_same_file() {
 }
 
 #[test]
-fn a_save_that_fails_leaves_no_trace() {
+fn a_failed_save_leaves_no_trace() {
     let folder = Folder::new("fails");
     let x = Variable::new(Tensor::from(1.0f32)).unwrap();
     fs::create_dir(folder.path("taken")).unwrap();
@@ -349,7 +349,7 @@ fn links_permissions_and_long_names_stay() {
 /// As often as it takes until one is killed while its temporary file is there.
 #[test]
 #[cfg(unix)]
-fn the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed() {
+fn the_next_save_to_a_folder_removes_the_file_of_a_killed_one() {
     const SAVER: &str = "CONSONANCE_TEST_KILLED_SAVER";
     let strategy = OneDeviceStrategy::new("cpu:0").unwrap();
     if let Some(path) = env::var_os(SAVER) {
@@ -361,7 +361,7 @@ fn the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed() {
     let left = || folder.files().into_iter().find(|name| name.ends_with(".tmp"));
     for _ in 0..100 {
         let mut saver = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed"])
+            .args(["--exact", "the_next_save_to_a_folder_removes_the_file_of_a_killed_one"])
             .env(SAVER, folder.path("killed"))
             .stdout(process::Stdio::null())
             .spawn()
@@ -382,7 +382,7 @@ fn the_next_save_to_a_folder_removes_the_file_of_one_that_was_killed() {
 }
 
 #[test]
-fn a_save_removes_no_file_of_a_save_that_goes_on_and_none_of_others() {
+fn a_save_removes_no_file_of_a_running_save_and_none_of_others() {
     let folder = Folder::new("goes-on");
     let x = Variable::new(Tensor::from(1.0f32)).unwrap();
     let names = [
@@ -445,7 +445,7 @@ fn two_savers_of_one_number_do_not_meet() {
 }
 
 #[test]
-fn what_cannot_be_set_changes_nothing() {
+fn a_refused_restore_changes_nothing() {
     let folder = Folder::new("context");
     let (path, variables) = two(&folder);
     let [x, y] = &variables;

@@ -114,7 +114,7 @@ fn a_changed_number_of_steps_is_damage_even_under_its_name() {
 }
 
 #[test]
-fn checkpoints_that_are_all_damaged_are_an_error_about_the_newest() {
+fn if_all_checkpoints_are_damaged_the_error_names_the_newest() {
     let folder = Folder::new("all-damaged");
     let (manager, x) = saved(&folder, &[1, 2]);
     let all = manager.checkpoints().unwrap();
@@ -125,7 +125,7 @@ fn checkpoints_that_are_all_damaged_are_an_error_about_the_newest() {
 }
 
 #[test]
-fn a_whole_checkpoint_that_does_not_fit_is_an_error_and_not_skipped() {
+fn a_whole_mismatched_checkpoint_is_an_error_and_not_skipped() {
     let folder = Folder::new("unfit");
     let (manager, x) = saved(&folder, &[1]);
     let wider = mirrored(1).variable(|| Tensor::from([0u64, 0])).unwrap();
@@ -162,7 +162,7 @@ fn a_failed_save_removes_no_checkpoint() {
 /// A process is killed again and again while it saves, and resumes each time.
 #[test]
 #[cfg(unix)]
-fn a_process_that_is_killed_resumes_a_whole_checkpoint() {
+fn a_killed_process_resumes_a_whole_checkpoint() {
     const TRAINER: &str = "CONSONANCE_TEST_TRAINER";
     const KILLS: u64 = 12;
     let strategy = OneDeviceStrategy::new("cpu:0").unwrap();
@@ -189,7 +189,7 @@ fn a_process_that_is_killed_resumes_a_whole_checkpoint() {
     let mut last = 0;
     for kill in 0..KILLS {
         let mut trainer = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "manager::a_process_that_is_killed_resumes_a_whole_checkpoint"])
+            .args(["--exact", "manager::a_killed_process_resumes_a_whole_checkpoint"])
             .env(TRAINER, manager.directory())
             .stdout(std::process::Stdio::null())
             .spawn()

@@ -16,7 +16,7 @@ fn two_replicas() -> Result<CentralStorageStrategy> {
 }
 
 #[test]
-fn a_step_that_adds_one() -> Result<()> {
+fn a_step_adds_one() -> Result<()> {
     let strategy = CentralStorageStrategy::new(["cpu:0"], "cpu:0")?;
     let dist_dataset = strategy.distribute_dataset(range(5)?.batch(2))?;
     let mut results = Vec::new();

@@ -40,7 +40,7 @@ fn a_dict_of_different_shapes() -> Result<()> {
 }
 
 #[test]
-fn shapes_that_differ_along_the_axis_alone() -> Result<()> {
+fn shapes_may_differ_along_the_axis_alone() -> Result<()> {
     let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
     let gather = |axis: isize| {
         let value = PerReplica::new(vec![Tensor::new([1, 2, 3], &[0; 6])?, Tensor::new([1, 3, 3], &[0; 9])?]);

@@ -135,13 +135,13 @@ fn interrupt(processes: usize, signal: Signal) {
 }
 
 #[test]
-fn a_process_that_is_stopped_while_it_writes_in_another_s_memory_writes_there_no_more() {
+fn a_stopped_process_writes_no_more_in_another_s_memory() {
     interrupt(2, Signal::SIGSTOP);
     interrupt(3, Signal::SIGSTOP);
 }
 
 #[test]
-fn memory_in_which_a_process_was_killed_keeps_its_content() {
+fn memory_keeps_its_content_after_a_kill_of_its_writer() {
     interrupt(2, Signal::SIGKILL);
     interrupt(3, Signal::SIGKILL);
 }

@@ -157,7 +157,7 @@ pub(crate) fn barriers(_: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_loss_after_a_deadline_is_what_every_survivor_is_told() {
+fn every_survivor_gets_a_loss_after_a_deadline() {
     let mut job = Job::start(3, "barriers");
     job.all().for_each(|process| drop(process.expect("ready")));
     job.others(1).for_each(|process| process.tell("go"));
@@ -273,7 +273,7 @@ fn draw(random: &mut Random, call: usize) -> Round {
 }
 
 #[test]
-fn every_survivor_names_the_rank_that_holds_up_all() {
+fn every_survivor_names_the_rank_holding_up_all() {
     let setting = |name| env::var(name).ok().map(|value| number(&value));
     let seconds = setting("CONSONANCE_CHAINS_SECONDS").map(Duration::from_secs);
     let mut random = Random(setting("CONSONANCE_CHAINS_SEED").unwrap_or(1));

@@ -30,7 +30,7 @@ pub(crate) fn waits(_: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn who_waits_sleeps() {
+fn a_waiting_rank_sleeps() {
     let mut job = Job::start(3, "waits");
     for process in job.all() {
         for _ in 0..2 {
@@ -80,7 +80,7 @@ fn segment_bytes() -> u64 {
 }
 
 #[test]
-fn an_idle_group_takes_little_memory_and_a_busy_one_what_it_may() {
+fn an_idle_group_takes_little_memory_and_a_busy_one_stays_within_its_limit() {
     let mut job = Job::start(4, "rests");
     for process in job.all() {
         let idle = process.expect("idle");
@@ -117,7 +117,7 @@ pub(crate) fn keeps(_: &[&str]) -> Result<()> {
 const LARGE: usize = 16 << 20;
 
 #[test]
-fn an_idle_strategy_gives_back_the_memory_that_it_kept() {
+fn an_idle_strategy_gives_back_its_kept_memory() {
     let mut job = Job::start(1, "keeps");
     for process in job.all() {
         let kept = process.expect("kept");
@@ -160,7 +160,7 @@ fn folder(path: impl AsRef<Path>) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_left_of_a_job_that_was_killed() {
+fn nothing_is_left_of_a_killed_job() {
     // The common folder also has files of other tests, which appear and disappear.
     let temp = std::env::temp_dir().join(format!("consonance-left-{}", std::process::id()));
     fs::create_dir(&temp).unwrap();

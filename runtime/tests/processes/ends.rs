@@ -11,7 +11,7 @@ pub(crate) fn meets(words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_worker_that_never_starts_is_named() {
+fn an_absent_worker_is_named() {
     let mut job = Job::new(3);
     [0, 2].into_iter().for_each(|task| job.launch(task, "meets 2300"));
     for process in [0, 2] {
@@ -51,7 +51,7 @@ pub(crate) fn leaves(words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_worker_that_ends_early_is_named() {
+fn a_worker_ending_early_is_named() {
     let lost = "Aborted call=all_reduce reason=Death replica=1 inherited=false lost=true process=(worker[1] \
                 (localhost:2), process ";
     for (how, expected) in [
@@ -139,7 +139,7 @@ fn disagree(rank: &mut Communicator, what: &str, odd: bool) -> Result<()> {
 }
 
 #[test]
-fn calls_that_differ_are_shown_on_all_processes() {
+fn different_calls_are_shown_on_all_processes() {
     for (what, expected) in [
         ("collective", "call=all_reduce argument=call replica=1 expected=all_reduce found=barrier"),
         ("size", "call=all_reduce argument=count replica=1 expected=1000 found=999"),
@@ -196,7 +196,7 @@ pub(crate) fn goes_on(_: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn who_sends_and_goes_on_is_told_at_the_next_call() {
+fn a_sender_gets_the_mismatch_at_its_next_call() {
     let sent = "Mismatch call=send/recv argument=count replica=1 expected=3 found=4";
     let given = "Mismatch call=broadcast argument=count replica=2 expected=1 found=2";
     let expected = [

@@ -76,7 +76,7 @@ fn many_groups_exist_at_once() {
 }
 
 #[test]
-fn who_is_missing_or_elsewhere_is_named() {
+fn a_missing_rank_or_one_elsewhere_is_named() {
     let mut job = Job::start(2, "by_ids");
     job.all().for_each(|process| drop(process.expect("ready")));
     let id = UniqueId::new().unwrap();

@@ -84,7 +84,7 @@ fn setting(name: &str, default: u64) -> u64 {
 /// `KILLS` is the number of kills and `BALLAST` the size of the processes in MiB. Both are for
 /// measurements; whether the test passes does not depend on them.
 #[test]
-fn a_kill_in_any_call_is_an_error_that_names_the_lost() {
+fn a_kill_in_any_call_is_an_error_naming_the_lost_process() {
     let kills = setting("KILLS", 20) as usize;
     let groups = [(2, 1), (3, 1), (5, 1), (2, 2), (4, 2)];
     let mut latencies: Vec<Duration> = groups

@@ -363,7 +363,7 @@ fn play(round: &Round) -> Result<(), String> {
 }
 
 #[test]
-fn who_left_is_named_on_all_that_are_left_and_they_go_on() {
+fn a_leaver_is_named_on_all_others_and_they_go_on() {
     let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64 % 1_000_000);
     let setting = |name, default| env::var(name).map_or(default, |text| number(&text));
     let (seed, rounds) = (setting("LEAVERS_SEED", now), setting("LEAVERS_ROUNDS", 64));

@@ -223,7 +223,7 @@ pub(crate) fn closes(words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_process_that_has_closed_its_descriptors_works_or_says_why_not() {
+fn a_process_without_its_descriptors_works_or_reports_the_reason() {
     let temp = std::env::temp_dir().join(format!("consonance-closed-{}", std::process::id()));
     fs::create_dir_all(&temp).unwrap();
     for part in ["closes", &format!("closes {}", temp.display())] {

@@ -79,7 +79,7 @@ pub(crate) fn has_measured(_: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn rank_0_tells_its_peers_what_it_has_measured_elsewhere() {
+fn rank_0_publishes_its_earlier_measurements_to_its_peers() {
     let mut job = Job::start(3, "has_measured");
     job.all().for_each(|process| assert_eq!(process.expect("due"), "false"));
     job.end();
@@ -97,7 +97,7 @@ pub(crate) fn comes_later(words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn a_process_takes_the_knobs_of_the_one_that_made_its_segment_if_that_has_measured() {
+fn a_process_takes_measured_knobs_of_its_segment_s_creator() {
     for (first, expected) in [("measured", "false"), ("new", "true")] {
         let mut job = Job::new(2);
         // Task 0 makes what the group shares.

@@ -136,7 +136,7 @@ fn messages_and_collectives_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_process_that_is_killed_ends_all_requests() {
+fn a_killed_process_ends_all_requests() {
     for round in 0..8 {
         let mut job = Job::start(3, "exchanges 0 1");
         job.all().for_each(|process| drop(process.expect("in")));

@@ -43,7 +43,7 @@ fn told(error: &Option<Error>) -> (usize, Vec<(usize, &str)>) {
 }
 
 #[test]
-fn all_are_told_who_is_missing_at_the_deadline() {
+fn all_ranks_get_the_missing_rank_at_the_deadline() {
     let body = |rank: &mut Communicator| match rank.rank() {
         3 => None,
         id => wait(rank, id == 0),
@@ -60,7 +60,7 @@ fn all_are_told_who_is_missing_at_the_deadline() {
 }
 
 #[test]
-fn a_deadline_of_a_group_that_was_split_off_tells_of_its_own_ranks() {
+fn a_deadline_of_a_subgroup_reports_its_own_ranks() {
     let body = |rank: &mut Communicator| {
         let mut group = rank.split(Some((rank.rank() > 0) as u32), 0).unwrap().unwrap();
         let error = if (1..3).contains(&rank.rank()) { wait(&mut group, rank.rank() == 1) } else { None };
@@ -75,7 +75,7 @@ fn a_deadline_of_a_group_that_was_split_off_tells_of_its_own_ranks() {
 }
 
 #[test]
-fn a_deadline_of_two_is_told_in_the_numbers_of_all() {
+fn a_deadline_of_a_pair_has_the_numbers_of_the_whole_group() {
     let mut ranks = Communicator::threads(4);
     ranks[1].set_timeout(Duration::from_millis(20)).unwrap();
     assert!(matches!(ranks[1].recv(&mut [0u8], 3), Err(Error::Timeout { missing, .. }) if missing[0].0 == 3));
@@ -85,7 +85,7 @@ fn a_deadline_of_two_is_told_in_the_numbers_of_all() {
 }
 
 #[test]
-fn who_ended_the_group_that_another_was_split_from_is_numbered_there() {
+fn the_end_of_a_parent_has_the_parent_s_numbers() {
     let all_have_split = Barrier::new(4);
     let body = |rank: &mut Communicator| {
         let mut pair = rank.split(Some(rank.rank() as u32 / 2), 0).unwrap().unwrap();

@@ -99,7 +99,7 @@ fn reform(job: &mut Job, tasks: &[usize], wait_ms: u64) {
 }
 
 #[test]
-fn who_cannot_be_in_the_new_group_says_so_to_those_who_are() {
+fn a_process_unable_to_join_the_new_group_notifies_its_members() {
     let mut job = start(3, PART);
     lose(&mut job, 2, &[0, 1]);
     job.of(1).tell("limit");
@@ -116,7 +116,7 @@ fn who_cannot_be_in_the_new_group_says_so_to_those_who_are() {
 }
 
 #[test]
-fn who_panics_while_it_waits_can_come_again() {
+fn a_process_can_rejoin_after_a_panic_while_waiting() {
     let mut job = start(2, "obeys 30 panics");
     job.of(0).tell("reform 0");
     assert_eq!(job.of(0).expect("failed"), "with a panic: nobody waits here");
@@ -125,7 +125,7 @@ fn who_panics_while_it_waits_can_come_again() {
 }
 
 #[test]
-fn who_is_left_goes_on_and_who_comes_joins() {
+fn survivors_go_on_and_newcomers_join() {
     let mut job = start(3, PART);
     lose(&mut job, 1, &[0, 2]);
     reform(&mut job, &[0, 2], 0);
@@ -218,7 +218,7 @@ fn losses_at_any_time_while_the_others_reform() {
 }
 
 #[test]
-fn a_process_that_is_stopped_is_not_left_behind() {
+fn a_stopped_process_is_not_left_behind() {
     let mut job = start(3, "obeys 5");
     lose(&mut job, 2, &[0, 1]);
     job.of(0).signal(Signal::SIGSTOP);

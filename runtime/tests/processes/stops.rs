@@ -81,7 +81,7 @@ fn a_stopped_process_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_process_that_is_continued_in_time_goes_on() {
+fn a_process_continued_in_time_goes_on() {
     let mut job = Job::start(3, "calls_until_told");
     job.all().for_each(|process| drop(process.expect("ready")));
     for task in [0, 1, 2, 1] {

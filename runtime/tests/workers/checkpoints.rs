@@ -53,7 +53,7 @@ fn the_workers_resume_the_same_whole_checkpoint() {
 
 /// As with folders on disks of their own, in containers.
 #[test]
-fn workers_that_would_resume_other_checkpoints_get_an_error_that_names_one() {
+fn workers_with_different_checkpoints_get_an_error_naming_one() {
     let (folder, other, empty) = (Folder::new("first"), Folder::new("second"), env::temp_dir().join("no such folder"));
     let errors = workers(&[1, 1, 1], |worker, strategy| {
         let weights = strategy.variable(|| Tensor::from(0u64)).unwrap();
@@ -73,7 +73,7 @@ fn workers_that_would_resume_other_checkpoints_get_an_error_that_names_one() {
 }
 
 #[test]
-fn workers_that_save_other_steps_or_cannot_save_get_an_error() {
+fn workers_saving_different_or_refused_steps_get_an_error() {
     let folder = Folder::new("steps");
     let errors = workers(&[2, 1], |worker, strategy| {
         let weights = strategy.variable(|| Tensor::from(0u64)).unwrap();

@@ -360,7 +360,7 @@ fn a_variable_has_the_value_of_the_chief() {
 }
 
 #[test]
-fn workers_that_do_not_call_the_same_are_told() {
+fn different_calls_of_workers_are_a_mismatch_on_all() {
     type Call<'c> = &'c (dyn Fn(usize, &Strategy) -> Result<()> + Sync);
     let expect_told = |call: Call<'_>, expected: (&str, &str, usize, &str, &str)| {
         let errors = workers(&[1, 2], |worker, strategy| {
@@ -403,7 +403,7 @@ fn workers_that_do_not_call_the_same_are_told() {
 
 /// Found by a review: the replicas' packs differ, and the error did not name the difference.
 #[test]
-fn workers_that_pack_otherwise_are_told() {
+fn different_packs_of_workers_are_a_mismatch_on_all() {
     let errors = thread::scope(|scope| {
         let threads = Communicator::threads(2).into_iter().map(|communicator| {
             scope.spawn(|| {
@@ -424,7 +424,7 @@ fn workers_that_pack_otherwise_are_told() {
 }
 
 #[test]
-fn a_call_that_cannot_be_right_is_told_to_the_other_workers() {
+fn an_invalid_call_is_reported_to_the_other_workers() {
     let errors = workers(&[2, 1], |worker, strategy| {
         let values = tensors(strategy, 4);
         let axis = if worker == 0 { 0 } else { 3 };
@@ -529,7 +529,7 @@ fn workers_with_data_sets_of_their_own_end_together() {
 }
 
 #[test]
-fn a_data_set_that_fails_on_one_worker_ends_on_all() {
+fn a_data_set_failing_on_one_worker_ends_on_all() {
     let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
     let errors = workers(&[1, 2], |worker, strategy| {
         let map = move |row: Tensor| match row.item::<i64>()? {
@@ -603,7 +603,7 @@ fn a_failed_replica_frees_the_other_workers_and_the_next_run_works() {
 }
 
 #[test]
-fn a_failed_run_ends_no_run_that_comes_before_it_on_a_worker_that_is_behind() {
+fn a_failed_run_ends_no_earlier_run_on_a_slow_worker() {
     for &engine in ENGINES {
         let has_failed = Barrier::new(2);
         workers_with(&[1, 2], engine, Duration::from_secs(60), |worker, strategy| {
@@ -627,7 +627,7 @@ fn a_failed_run_ends_no_run_that_comes_before_it_on_a_worker_that_is_behind() {
 }
 
 #[test]
-fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
+fn replicas_of_a_worker_do_not_wait_for_one_returning_early() {
     for &engine in ENGINES {
         let errors = workers_with(&[2, 2], engine, Duration::from_secs(60), |worker, strategy| {
             let error = strategy.run(|replica| match replica.replica_id_in_sync_group() {
@@ -645,7 +645,7 @@ fn a_replica_that_returns_early_is_not_waited_for_by_those_of_its_worker() {
 }
 
 #[test]
-fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
+fn a_worker_ending_after_a_failed_run_is_not_waited_for() {
     for &engine in ENGINES {
         workers_with(&[1, 1], engine, Duration::from_secs(60), |worker, strategy| {
             let failed: Result<PerReplica<()>> = strategy.run(|replica| {
@@ -667,7 +667,7 @@ fn a_worker_that_ends_after_a_failed_run_is_not_waited_for() {
 }
 
 #[test]
-fn a_replica_that_returned_early_comes_to_no_call_that_was_made_without_it() {
+fn a_replica_returning_early_joins_no_call_made_without_it() {
     for &engine in ENGINES {
         workers_with(&[2, 2], engine, Duration::from_secs(60), |worker, strategy| {
             let result = strategy.run(|replica| match replica.replica_id_in_sync_group() {
@@ -697,7 +697,7 @@ fn count(strategy: &Strategy, aggregation: VariableAggregation) -> Variable {
 }
 
 #[test]
-fn a_worker_that_does_not_come_is_named_at_the_deadline() {
+fn an_absent_worker_is_named_at_the_deadline() {
     let late = Barrier::new(2);
     let errors = workers_with(&[1, 2], Engine::Threads, Duration::from_millis(200), |worker, strategy| {
         if worker == 0 {
@@ -717,7 +717,7 @@ fn a_worker_that_does_not_come_is_named_at_the_deadline() {
 }
 
 #[test]
-fn a_merge_function_that_does_not_end_is_not_waited_for() {
+fn the_wait_for_a_merge_function_has_a_deadline() {
     let errors = workers_with(&[2, 1], Engine::Threads, Duration::from_millis(200), |worker, strategy| {
         let error = strategy.run(|replica| {
             replica.merge_call((), |_, all| {

@@ -22,7 +22,7 @@ fn reform(strategy: &MultiWorkerMirroredStrategy) -> Result<()> {
 
 /// Found by a review: calls that waited for a reform continued with the old replica ids.
 #[test]
-fn a_call_that_waits_for_a_reform_has_the_new_numbers() {
+fn a_call_waiting_for_a_reform_has_the_new_numbers() {
     let run = |strategy: &Strategy| {
         let ids = strategy.run(|replica| {
             let (id, [_]) = (replica.replica_id_in_sync_group(), replica.devices());

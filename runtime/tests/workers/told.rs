@@ -47,7 +47,7 @@ fn expect_told(call: impl Fn(&Strategy, bool) -> Result<()> + Sync, check: impl 
 }
 
 #[test]
-fn a_call_that_cannot_be_right_on_one_worker_is_told_to_the_others() {
+fn an_invalid_call_on_one_worker_is_reported_to_the_others() {
     let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from(1i64)).unwrap();
     let op = |odd: bool| if odd { "avg" } else { "sum" };
     expect_told(
@@ -87,7 +87,7 @@ fn assert_context(error: &Error, of: &str) {
 }
 
 #[test]
-fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
+fn a_call_in_another_strategys_scope_is_reported_to_the_other_workers() {
     let other = MirroredStrategy::new(["cpu:0"]).unwrap();
     let within = |odd: bool, call: &dyn Fn() -> Result<()>| if odd { other.scope(call) } else { call() };
     let values = |strategy: &Strategy| strategy.distribute_values_from_function(|_| Tensor::from([1i64])).unwrap();
@@ -137,7 +137,7 @@ fn a_call_in_another_strategys_scope_is_told_to_the_other_workers() {
 }
 
 #[test]
-fn a_run_that_cannot_begin_on_one_worker_has_failed_on_all() {
+fn a_failed_start_of_a_run_on_one_worker_fails_on_all() {
     for &engine in ENGINES {
         for sizes in [[1, 1], [2, 2]] {
             let other = MirroredStrategy::new(["cpu:0"]).unwrap();
@@ -188,7 +188,7 @@ fn caught(
 }
 
 #[test]
-fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
+fn a_merge_function_failing_on_one_worker_ends_the_group() {
     for &engine in ENGINES {
         for sizes in [[1, 1], [2, 2]] {
             let odd = sizes[0];
@@ -240,7 +240,7 @@ fn a_merge_function_that_fails_on_one_worker_ends_the_group() {
 }
 
 #[test]
-fn merge_functions_that_do_not_agree_leave_the_workers_in_step() {
+fn different_merge_functions_leave_the_workers_in_step() {
     for &engine in ENGINES {
         for sizes in [[1, 1], [2, 2]] {
             let found = caught(sizes, engine, |strategy, all, odd| {
@@ -280,7 +280,7 @@ fn expect_one_failed_call(odd: impl Fn(&Strategy, &Variable) -> Result<()> + Syn
 }
 
 #[test]
-fn a_call_that_cannot_be_right_and_was_told_too_late_is_one_failed_call() {
+fn an_invalid_call_reported_too_late_is_one_failed_call() {
     expect_one_failed_call(|strategy, _| {
         let values = strategy.distribute_values_from_function(|_| Tensor::from(1i64))?;
         strategy.reduce("avg", &values, None).map(drop)
@@ -291,7 +291,7 @@ fn a_call_that_cannot_be_right_and_was_told_too_late_is_one_failed_call() {
 
 #[cfg(feature = "checkpoint")]
 #[test]
-fn variables_that_one_worker_cannot_save_or_restore_are_told_to_the_others() {
+fn a_failed_save_or_restore_on_one_worker_is_reported_to_the_others() {
     use consonance::checkpoint;
     let folder = std::env::temp_dir().join(format!("workers-told-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -338,7 +338,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
+fn results_dropped_by_a_failed_run_leave_the_workers_in_step() {
     for sizes in [[1, 1], [2, 2]] {
         let found = workers(&sizes, |worker, strategy| {
             let thrown = strategy.run(|replica| match worker {
@@ -375,7 +375,7 @@ fn what_a_failed_run_drops_on_one_worker_leaves_the_workers_in_step() {
 }
 
 #[test]
-fn a_run_on_a_new_thread_within_a_run_is_told_at_the_deadline_whom_it_waits_for() {
+fn a_run_on_a_new_thread_within_a_run_names_its_awaited_rank_at_the_deadline() {
     let found = workers_with(&[1, 1], Engine::Threads, Duration::from_millis(300), |_, strategy| {
         let nested = |strategy: &Strategy| {
             thread::scope(|scope| scope.spawn(|| strategy.run(|_| Ok(())).unwrap_err()).join().unwrap())
@@ -390,7 +390,7 @@ fn a_run_on_a_new_thread_within_a_run_is_told_at_the_deadline_whom_it_waits_for(
 
 /// Replica 1 waits for the merge function of replica 0, which waits for replica 2.
 #[test]
-fn a_replica_that_waits_for_a_merge_function_names_the_replica_that_holds_it_up() {
+fn a_replica_waiting_for_a_merge_function_names_the_replica_holding_it_up() {
     let timeout = Duration::from_millis(500);
     for &engine in ENGINES {
         let named = workers_with(&[2, 1], engine, timeout, |worker, strategy| {

@@ -79,7 +79,7 @@ quickcheck! {
         keys(&reduce(ReduceOp::Sum, &arrays, &[0]).unwrap().data) == keys(&[sum])
     }
 
-    fn gather_along_the_axis_loses_nothing_that_reduce_needs(sizes: Vec<u8>, shape: (u8, u8, u8), axis: u8) -> bool {
+    fn gather_along_the_axis_keeps_all_operands_of_reduce(sizes: Vec<u8>, shape: (u8, u8, u8), axis: u8) -> bool {
         let axis = axis as isize % 3;
         let replicas = ragged(&sizes, shape.into(), axis as usize);
         let gathered = [gather(&replicas, axis).unwrap()];
@@ -151,7 +151,7 @@ fn a_replica_without_elements_contributes_the_identity() {
 }
 
 #[test]
-fn calls_that_do_not_fit_say_where() {
+fn errors_of_mismatched_calls_name_the_place() {
     let of = |shape: &[usize]| array(shape, |i| i as i32);
     let sum = |replicas: &[Array<i32>], axes: &[isize]| reduce(ReduceOp::Sum, replicas, axes).unwrap_err();
     assert_eq!(sum(&[of(&[2, 3]), of(&[2, 3]), of(&[1, 3])], &[]), Error::Shape { replica: 2 });

@@ -10,7 +10,7 @@ quickcheck! {
         matches!(blame(&calls), Some((named, expected)) if named == odd && expected != odd)
     }
 
-    fn the_call_that_is_expected_has_most_votes_of_those_that_can_be_right(calls: Vec<Option<u8>>) -> bool {
+    fn the_expected_call_has_most_votes_of_the_valid_calls(calls: Vec<Option<u8>>) -> bool {
         let calls: Vec<Option<u8>> = calls.into_iter().map(|call| call.map(|call| call % 3)).collect();
         let votes = |call: Option<u8>| calls.iter().filter(|&&other| other == call).count();
         match blame(&calls) {
@@ -36,7 +36,7 @@ fn in_line(waits: &[Option<u8>]) -> Vec<Option<usize>> {
 }
 
 quickcheck! {
-    fn a_deadline_names_ranks_that_wait_for_nobody(waits: Vec<Option<u8>>) -> bool {
+    fn a_deadline_names_ranks_without_a_wait(waits: Vec<Option<u8>>) -> bool {
         let waits = in_line(&waits);
         (0..waits.len()).all(|rank| match waits[rank] {
             Some(peer) => ends_of_waits(&waits, rank, &[peer]).iter().all(|&named| waits[named].is_none()),
@@ -44,7 +44,7 @@ quickcheck! {
         })
     }
 
-    fn one_rank_that_does_not_come_is_the_only_one_named(waits: Vec<u8>) -> bool {
+    fn a_single_absent_rank_is_the_only_one_named(waits: Vec<u8>) -> bool {
         let last = waits.len();
         let waits = in_line(&waits.into_iter().map(Some).chain([None]).collect::<Vec<_>>());
         (0..last).all(|rank| {
@@ -55,7 +55,7 @@ quickcheck! {
         })
     }
 
-    fn no_rank_is_told_of_itself_and_every_deadline_names_somebody(waits: Vec<Option<u8>>) -> bool {
+    fn no_deadline_names_its_own_rank_and_each_names_some_rank(waits: Vec<Option<u8>>) -> bool {
         let ranks = waits.len();
         let waits: Vec<Option<usize>> = waits.iter().map(|wait| wait.map(|wait| wait as usize % ranks)).collect();
         (0..ranks).all(|rank| {
@@ -76,7 +76,7 @@ quickcheck! {
 }
 
 #[test]
-fn a_circle_of_waits_names_the_rank_that_is_waited_for() {
+fn a_circle_of_waits_names_the_awaited_rank() {
     // Ranks 0 and 1 wait for each other, and rank 2 for rank 0. Rank 3 does not come.
     let waits = [Some(1), Some(0), Some(0), None];
     assert_eq!(ends_of_waits(&waits, 0, &[1, 3]), [1, 3]);

@@ -102,7 +102,7 @@ fn cut(count: usize, parts: usize) -> Vec<usize> {
 }
 
 #[test]
-fn calls_that_do_not_fit_say_where() {
+fn errors_of_mismatched_calls_name_the_place() {
     let ragged = [vec![1, 2], vec![3, 4], vec![5]];
     assert_eq!(reduce(ReduceOp::Sum, &ragged), Err(Error::Shape { replica: 2 }));
     assert_eq!(mean(&ragged), Err(Error::Shape { replica: 2 }));

@@ -2,12 +2,12 @@ use consonance_spec::ending::{Act, Told, told};
 use quickcheck::quickcheck;
 
 quickcheck! {
-    fn ranks_that_make_one_call_get_its_result(ranks: u8) -> bool {
+    fn ranks_making_the_same_call_get_its_result(ranks: u8) -> bool {
         let ranks = 1 + ranks as usize % 8;
         told(&vec![Act::Calls(Some(0u8)); ranks]) == (vec![Some(Told::Result); ranks], true)
     }
 
-    fn the_end_of_a_group_names_the_rank_that_made_no_call(ranks: u8, odd: u8, end: u8) -> bool {
+    fn the_end_of_a_group_names_the_rank_without_a_call(ranks: u8, odd: u8, end: u8) -> bool {
         let ranks = 2 + ranks as usize % 8;
         let odd = odd as usize % ranks;
         let (act, expected) = match end % 3 {
@@ -22,7 +22,7 @@ quickcheck! {
         !goes_on && (0..ranks).all(|rank| told[rank] == (rank != odd).then(|| expected.clone()))
     }
 
-    fn a_mismatch_is_told_to_all_alike_but_to_a_rank_whose_call_is_invalid(calls: Vec<Option<u8>>) -> bool {
+    fn a_mismatch_is_the_same_for_all_ranks_with_a_valid_call(calls: Vec<Option<u8>>) -> bool {
         let acts: Vec<Act<u8>> = calls.iter().map(|&call| Act::Calls(call.map(|call| call % 3))).collect();
         let (told, goes_on) = told(&acts);
         let valid: Vec<&Told> =

@@ -82,7 +82,7 @@ quickcheck! {
     }
 
     /// A generation that has ended is left by renewal alone, and what has ended stays so.
-    fn an_end_is_told_to_all_and_stays(numbers: Numbers) -> () {
+    fn an_end_reaches_all_and_stays(numbers: Numbers) -> () {
         play(numbers, |before, event, told, after| {
             for (rank, told) in told.iter().enumerate() {
                 let generation = after.generation(rank);
@@ -127,7 +127,7 @@ quickcheck! {
 
     /// Ranks that renew until they are told of no end meet again, whatever happened before, unless
     /// a process is lost.
-    fn ranks_that_renew_meet_again(numbers: Numbers) -> () {
+    fn renewing_ranks_meet_again(numbers: Numbers) -> () {
         let mut last = None;
         play(numbers, |_, _, _, after| last = Some(after.clone()));
         let Some(mut group) = last else { return };
@@ -144,7 +144,7 @@ quickcheck! {
         assert_eq!(told[ranks - 1], vec![Some(Told::Result(values)); ranks]);
     }
 
-    fn members_are_all_that_ask_and_none_that_runs(last: u8, tasks: Vec<u8>, waits_for_all: bool) -> () {
+    fn members_are_all_asking_tasks_and_no_running_one(last: u8, tasks: Vec<u8>, waits_for_all: bool) -> () {
         let process = |task: u8| [Absent, Runs, Asks, Asks][task as usize % 4];
         let tasks: Vec<Process> = tasks.into_iter().take(6).map(process).collect();
         let asks: Vec<usize> = (0..tasks.len()).filter(|&task| tasks[task] == Asks).collect();
@@ -160,7 +160,7 @@ quickcheck! {
 }
 
 #[test]
-fn a_rank_that_comes_late_to_a_renewal_meets_the_others_in_the_next() {
+fn a_rank_late_for_a_renewal_meets_the_others_in_the_next() {
     let mut group: Group<()> = Group::new(3);
     group.happens(Aborts { rank: 2, generation: 0 });
     assert_eq!(group.happens(Renews(1)), [None, None, None]);

@@ -15,7 +15,7 @@ fn reordered(arrived: &[Message], first: usize) -> Vec<usize> {
 }
 
 quickcheck! {
-    fn a_receive_that_names_its_sender_gets_the_same_message_in_every_order_of_arrival(
+    fn a_receive_from_a_named_sender_gets_the_same_message_in_every_order_of_arrival(
         sent: Vec<u8>, posted: Vec<u8>, first: usize
     ) -> bool {
         let arrived = messages(&sent);

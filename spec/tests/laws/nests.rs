@@ -52,12 +52,12 @@ quickcheck! {
         split(&joined.map(&mut |leaves| Merged::PerReplica(leaves.clone())), replicas) == nests
     }
 
-    fn what_is_the_same_goes_to_all(nest: Any, replicas: u8) -> bool {
+    fn equal_leaves_go_to_all(nest: Any, replicas: u8) -> bool {
         let replicas = replicas as usize % 6;
         split(&nest.0.map(&mut |&leaf| Merged::Same(leaf)), replicas) == vec![nest.0; replicas]
     }
 
-    fn join_names_the_first_replica_that_differs(a: Any, b: Any, before: u8) -> bool {
+    fn join_names_the_first_different_replica(a: Any, b: Any, before: u8) -> bool {
         let replica = 1 + before as usize % 4;
         let mut nests = vec![a.0.clone(); replica];
         nests.extend([b.0.clone(), a.0.clone()]);

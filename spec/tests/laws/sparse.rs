@@ -90,7 +90,7 @@ quickcheck! {
 }
 
 #[test]
-fn rows_that_do_not_fit_say_where() {
+fn errors_of_mismatched_rows_name_the_place() {
     let good = slices::<i64>(&[(0, 1, 2), (4, 3, 4)]);
     for index in [-1, 5] {
         let mut bad = good.clone();

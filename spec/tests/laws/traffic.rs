@@ -83,7 +83,7 @@ fn elements(of: &[Vec<u64>]) -> usize {
 }
 
 quickcheck! {
-    fn a_rank_needs_what_its_result_comes_from(counts: Vec<u8>) -> bool {
+    fn a_rank_needs_the_sources_of_its_result(counts: Vec<u8>) -> bool {
         of_all_kinds(counts, |_, Called { data, outputs, .. }| {
             data.iter().zip(outputs).enumerate().all(|(rank, (data, output))| {
                 let Role { needed, kept, result, .. } = data.role();
@@ -94,7 +94,7 @@ quickcheck! {
         })
     }
 
-    fn a_rank_shows_what_the_others_need_of_it(counts: Vec<u8>) -> bool {
+    fn a_rank_contributes_all_elements_needed_by_the_others(counts: Vec<u8>) -> bool {
         of_all_kinds(counts, |_, Called { data, inputs, outputs }| {
             data.iter().zip(inputs).enumerate().all(|(rank, (data, input))| {
                 let of_it = |output: &Vec<u64>| output.iter().filter(|&&sources| sources >> rank & 1 == 1).count();
@@ -147,7 +147,7 @@ quickcheck! {
 
     /// What is moved unchanged crosses at the rank that sends or receives most, in parts of the
     /// buffer as the bus factor says.
-    fn the_bus_factor_is_the_share_that_crosses(count: u8, ranks: u8) -> bool {
+    fn the_bus_factor_is_the_share_crossing_the_bus(count: u8, ranks: u8) -> bool {
         of_all_kinds(vec![count; ranks as usize % 7], |kind, Called { data, .. }| {
             let even = |data: &Data| Data { whole: if kind.has_parts() { data.ranks } else { 1 }, own: 1, ..*data };
             let crosses = |data: &Data| {

@@ -71,7 +71,7 @@ quickcheck! {
         norm > most && norm.is_finite() || leaf.0.iter().all(|leaf| keys(&clip(leaf, norm, most)) == keys(leaf))
     }
 
-    fn a_norm_that_is_no_number_clips_nothing(leaf: Ranks<f32>) -> bool {
+    fn a_non_finite_norm_clips_nothing(leaf: Ranks<f32>) -> bool {
         let norms = [f64::NAN, f64::INFINITY];
         leaf.0.iter().all(|leaf| norms.iter().all(|&norm| keys(&clip(leaf, norm, 1.0)) == keys(leaf)))
     }

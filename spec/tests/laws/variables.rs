@@ -43,7 +43,7 @@ fn both(variable: Result<Variable<f32>, Refused>) -> Option<[f32; 2]> {
 }
 
 #[test]
-fn which_variables_can_be() {
+fn only_valid_variables_can_be_created() {
     let allowed = |aggregation, synchronization| {
         let of = [create::<f32>, create::<i32>, create::<bool>];
         of.map(|create| create(synchronization, aggregation).is_ok())
@@ -211,7 +211,7 @@ fn an_operand_of_another_shape_is_refused() {
 
 /// Integers have no rounding, so that what is added is taken away again, in every kind of variable.
 #[test]
-fn what_is_added_is_subtracted_again() {
+fn subtraction_undoes_addition_of_integers() {
     fn law<T: Sample>(operands: Ranks<T>) -> bool {
         let is_exact = T::DTYPE.name().starts_with(['i', 'u']);
         !is_exact
@@ -227,7 +227,7 @@ fn what_is_added_is_subtracted_again() {
 }
 
 quickcheck! {
-    fn what_is_assigned_across_is_read(value: i32, before: Vec<i32>) -> bool {
+    fn a_value_assigned_across_is_read(value: i32, before: Vec<i32>) -> bool {
         let operands: Vec<Vec<i32>> = before.into_iter().chain([0]).map(|operand| vec![operand]).collect();
         variables(&operands).iter().all(|variable| {
             let assigned = variable.assign_across(Assign, &[value]).unwrap();
@@ -235,7 +235,7 @@ quickcheck! {
         })
     }
 
-    fn what_is_added_across_is_read(value: i32, before: Vec<i32>) -> bool {
+    fn a_value_added_across_is_read(value: i32, before: Vec<i32>) -> bool {
         let operands: Vec<Vec<i32>> = before.into_iter().chain([0]).map(|operand| vec![operand]).collect();
         let variable = Variable::new(Placement::EachReplica, OnRead, Sum, operands.len(), &[0]).unwrap();
         let variable = variable.assign_in_replicas(Assign, &operands).unwrap();

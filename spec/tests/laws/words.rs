@@ -19,7 +19,7 @@ quickcheck! {
             && sizes[0] - sizes[parts - 1] <= 1
     }
 
-    fn blocks_of_data_sets_are_the_blocks_that_programs_compute(count: u16, parts: u8) -> bool {
+    fn blocks_of_data_sets_are_the_blocks_of_programs(count: u16, parts: u8) -> bool {
         let (count, parts) = (count as usize, 1 + parts as usize);
         (0..parts).all(|index| dataset::block(count, parts, index) == block(count, parts, index))
     }
@@ -64,7 +64,7 @@ quickcheck! {
 }
 
 #[test]
-fn ops_and_kinds_are_told_by_their_names() {
+fn ops_and_kinds_have_names_of_their_own() {
     for op in ReduceOp::ALL {
         assert_eq!(op.name().to_uppercase().parse(), Ok(op));
     }

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launchers_are_told_by_what_they_say() {
+    fn launchers_are_identified_by_their_version_text() {
         let said = [
             ("mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n", Mpi::Open, "4.1.4"),
             ("mpiexec (Open MPI) 5.0.11\n\nReport bugs to …\n", Mpi::Open, "5.0.11"),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_can_compile_is_taken() {
+    fn the_newest_version_with_a_compiler_is_taken() {
         let own = || Ok(Compiler::Own(PathBuf::from("/m/bin/mpicc")));
         let none = || Err("no mpicc".to_owned());
         let mut found = vec![

@@ -83,7 +83,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_program_that_is_no_python_is_refused() {
+    fn a_program_other_than_python_is_refused() {
         for program in ["/no/such/python", "true", "echo", "false"] {
             check(Path::new(program), PATIENCE).expect_err(program);
         }

@@ -113,7 +113,7 @@ fn indexed_branches() {
 }
 
 #[test]
-fn threads_that_end_early_are_not_missed() {
+fn threads_may_end_early() {
     let module = module(
         "setp.lt.u32 %p1, %t, 5;
         @%p1 ret;

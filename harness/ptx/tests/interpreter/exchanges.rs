@@ -43,7 +43,7 @@ fn shuffles_read_other_lanes() {
 }
 
 #[test]
-fn shuffles_wait_for_lanes_that_took_another_way() {
+fn shuffles_wait_for_lanes_of_another_branch() {
     let code = "
         setp.lt.u32 %p1, %x0, 16;
         mov.u32 %r2, 1;
@@ -70,7 +70,7 @@ fn halves_of_a_warp_shuffle_apart() {
 }
 
 #[test]
-fn shuffles_of_lanes_that_are_not_there() {
+fn shuffles_of_absent_lanes_are_faults() {
     assert_eq!(fault("shfl.sync.idx.b32 %r1, %t, 20, 31, -1;", 16), FaultKind::Undefined);
     assert_eq!(fault("shfl.sync.bfly.b32 %r1, %t, 1, 31, 0xfffe;", 32), FaultKind::Undefined);
     let one_way = "setp.lt.u32 %p1, %t, 16;\n@%p1 bra $end;\nshfl.sync.bfly.b32 %r1, %t, 1, 31, -1;\n$end:";

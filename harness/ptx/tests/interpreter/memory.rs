@@ -252,7 +252,7 @@ fn traps_and_endless_loops_end() {
 }
 
 #[test]
-fn launches_that_cannot_be() {
+fn invalid_launches_are_refused() {
     let module = module("");
     let parameters = [0; 24];
     let good = consonance_ptx::Launch {

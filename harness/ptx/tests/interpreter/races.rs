@@ -124,7 +124,7 @@ fn accesses_of_one_thread_and_of_one_word_s_bytes_are_none() {
 }
 
 #[test]
-fn what_is_read_as_constant_is_not_written() {
+fn a_write_to_constant_memory_is_a_fault() {
     let faulty = |body: &str, lines: [u32; 2]| {
         let fault = run(body, 1, 2, 0).expect_err("a fault");
         let other = fault.other.as_ref().expect("the other access").line;
@@ -152,7 +152,7 @@ fn launches_do_not_race_with_each_other() {
 }
 
 #[test]
-fn barriers_that_some_do_not_reach() {
+fn a_barrier_without_all_threads_is_a_fault() {
     let diverges = |body: &str, threads: u32| {
         for seed in 0..4 {
             let fault = run(body, 1, threads, seed).expect_err("a fault");

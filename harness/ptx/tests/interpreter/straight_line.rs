@@ -124,7 +124,7 @@ impl Program {
 }
 
 #[test]
-fn random_programs_compute_what_rust_does() {
+fn random_programs_have_the_results_of_rust() {
     fn holds(program: Program) -> bool {
         let rows: Vec<Vec<u64>> = program.rows.iter().map(|row| row.map(u64::from).to_vec()).collect();
         let expected: Vec<u64> = program.rows.iter().map(|row| program.expected(*row)).collect();

@@ -69,7 +69,7 @@ pub(super) fn exchange_with_a_deadline() {
 }
 
 /// One rank makes one call and leaves. The other rank's first call succeeds, and its second fails.
-pub(super) fn exchange_with_one_that_leaves() {
+pub(super) fn exchange_with_a_leaver() {
     each(threads(2, FOREVER), |mut endpoint| {
         sum(&mut endpoint, 1).unwrap();
         if endpoint.world().rank() == 1 {
@@ -82,7 +82,7 @@ pub(super) fn exchange_with_one_that_leaves() {
 
 /// One rank makes one call and becomes idle. The second call of the other rank, of the same
 /// process, fails.
-pub(super) fn exchange_with_one_that_rests() {
+pub(super) fn exchange_with_a_resting_rank() {
     each(threads(2, FOREVER), |mut endpoint| {
         endpoint.set_idle(0..2, false);
         sum(&mut endpoint, 1).unwrap();

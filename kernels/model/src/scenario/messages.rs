@@ -97,7 +97,7 @@ pub(super) fn messages() {
 }
 
 /// Both ranks send first. No message fits the ring.
-pub(super) fn messages_that_cross() {
+pub(super) fn crossing_messages() {
     each(processes(RINGS), |mut endpoint| {
         let mail = mail(&mut endpoint);
         let peer = 1 - mail.world().rank();
@@ -108,7 +108,7 @@ pub(super) fn messages_that_cross() {
 }
 
 /// A long message does not fit its receive: both ranks hear of it. The next message fits.
-pub(super) fn message_that_does_not_fit() {
+pub(super) fn mismatched_message() {
     each(processes(RINGS), |mut endpoint| {
         let mail = mail(&mut endpoint);
         if mail.world().rank() == 0 {
@@ -129,7 +129,7 @@ pub(super) fn message_that_does_not_fit() {
 
 /// A long message does not fit, and its receiver makes no further call: its sender hears of it all
 /// the same.
-pub(super) fn message_that_does_not_fit_its_last_receive() {
+pub(super) fn message_unlike_its_last_receive() {
     each(processes(RINGS), |mut endpoint| {
         let mail = mail(&mut endpoint);
         if mail.world().rank() == 0 {
@@ -143,7 +143,7 @@ pub(super) fn message_that_does_not_fit_its_last_receive() {
 
 /// Two messages that are not short do not fit: the first is refused before its send ends. The
 /// second may be taken before its receive is posted. Its sender hears of it in any case, once.
-pub(super) fn two_messages_that_do_not_fit() {
+pub(super) fn two_mismatched_messages() {
     each(processes(RINGS), |mut endpoint| {
         let mail = mail(&mut endpoint);
         let unlike = |tag| unlike_message(tag, ONE_CELL);
@@ -169,7 +169,7 @@ pub(super) fn two_messages_that_do_not_fit() {
 }
 
 /// A short message does not fit: its sender hears of it in the next call, or not before its end.
-pub(super) fn short_message_that_does_not_fit() {
+pub(super) fn short_mismatched_message() {
     each(processes(RINGS), |mut endpoint| {
         let mail = mail(&mut endpoint);
         if mail.world().rank() == 0 {

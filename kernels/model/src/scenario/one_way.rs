@@ -72,7 +72,7 @@ pub(super) fn one_way_between_sums() {
 
 /// One rank gives where the other takes other data and then leaves, which the first is told of when
 /// it takes data that do not come.
-pub(super) fn one_way_with_a_mismatch_and_one_that_leaves() {
+pub(super) fn one_way_with_a_mismatch_and_a_leaver() {
     each(processes(SMALL), |mut endpoint| {
         let gather = Signature { kind: Kind::Gather, op: None, root: Some(0), ..SUM };
         if endpoint.world().rank() == 1 {
@@ -205,7 +205,7 @@ pub(super) fn one_way_of_other_data() {
 }
 
 /// A rank gives and leaves. The other one has the data, and its next call fails.
-pub(super) fn one_way_from_one_that_leaves() {
+pub(super) fn one_way_from_a_leaver() {
     each(processes(SMALL), |mut endpoint| {
         give(0, &mut endpoint, 1, 1).unwrap();
         if endpoint.world().rank() == 0 {

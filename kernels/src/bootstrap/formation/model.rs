@@ -382,7 +382,7 @@ fn a_job_has_one_group_and_comes_to_rest() {
 /// A member receives the last messages of the leader at once: the commit, perhaps `Leave`, and the
 /// end.
 #[test]
-fn who_leaves_and_ends_before_the_group_is_seen_has_left() {
+fn a_leader_leaving_and_ending_before_the_commit_is_seen_has_left() {
     for leaves in [true, false] {
         let mut job = Job::new(2, 0);
         job.is_wild = false;

@@ -16,7 +16,7 @@ use std::{
 /// Kills workers at varying times while a group is formed. The others form a group, which is the
 /// same for all of them.
 #[test]
-fn workers_that_are_killed_while_they_meet_split_nobody() {
+fn kills_during_a_meeting_split_no_group() {
     const TASKS: usize = 4;
     let mut joined = 0;
     let digest = job();
@@ -109,7 +109,7 @@ fn the_death_of_a_large_process_is_seen() {
 }
 
 #[test]
-fn a_member_of_which_a_peer_says_that_it_died_is_gone_when_it_has_ended() {
+fn a_member_reported_dead_is_gone_once_its_process_has_ended() {
     let mut workers = open_all(3, job());
     form_all(&mut workers, 0);
     // The first rank of worker 1.
@@ -148,7 +148,7 @@ fn a_fork_neither_hides_an_end_nor_takes_a_place() {
 }
 
 #[test]
-fn a_program_that_is_started_inherits_nothing() {
+fn a_started_program_inherits_nothing() {
     let digest = job();
     let mut workers = open_all(2, digest);
     form_all(&mut workers, 0);

@@ -119,7 +119,7 @@ fn every_reduction_along_an_axis_has_the_bits_of_the_spec() {
 
 #[test]
 #[should_panic(expected = "what parts have not written")]
-fn no_result_of_parts_that_have_not_run() {
+fn unrun_parts_give_no_result() {
     let elements = [1f32; 1000];
     let mut along = Along::new(ReduceOp::Sum, &[(elements[..].into(), [1, 2, 500])]).unwrap().unwrap();
     let mut parts = along.parts(2);

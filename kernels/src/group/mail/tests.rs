@@ -134,7 +134,7 @@ fn messages_of_every_size_come_in_order_and_whole() {
 }
 
 #[test]
-fn two_ranks_that_send_first_both_go_on_and_any_tag_is_found() {
+fn two_ranks_may_both_send_first_and_any_tag_is_found() {
     on_each_group(3, |mail, rank| {
         let peers: Vec<usize> = (0..3).filter(|&peer| peer != rank).collect();
         for round in 0..20u32 {
@@ -173,7 +173,7 @@ fn a_rank_sends_to_itself() {
 }
 
 #[test]
-fn both_ranks_hear_of_a_message_that_does_not_fit() {
+fn both_ranks_hear_of_a_mismatched_message() {
     let refused = Meeting::default();
     on_each_group(2, |mail, rank| {
         let unlike = |sent: usize, expected: usize, tag| {
@@ -198,7 +198,7 @@ fn both_ranks_hear_of_a_message_that_does_not_fit() {
 }
 
 #[test]
-fn messages_of_other_labels_are_told_apart() {
+fn a_message_matches_no_receive_of_another_label() {
     const PLAIN: u8 = 0;
     const LABELLED: u8 = 255;
     let refused = Meeting::default();
@@ -246,7 +246,7 @@ fn messages_of_other_labels_are_told_apart() {
 }
 
 #[test]
-fn an_envelope_that_no_correct_rank_writes_is_refused() {
+fn an_invalid_envelope_is_refused() {
     for label in [0, 3, 255] {
         let envelope = Envelope { dtype: DType::F32, label, bytes: 8, tag: 3 };
         let form = ring::form(envelope);
@@ -260,7 +260,7 @@ fn an_envelope_that_no_correct_rank_writes_is_refused() {
 /// Found by `messages_between_any_ranks`: the sender of a message that fits neither its receive nor
 /// the ring waited until its deadline, if the receiver made no further call.
 #[test]
-fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
+fn the_sender_of_a_long_mismatched_message_does_not_wait() {
     let (refused, ended) = (Meeting::default(), Meeting::default());
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag: 1 };
@@ -294,7 +294,7 @@ fn the_sender_of_a_long_message_that_does_not_fit_does_not_wait() {
 /// Found by an input of the fuzz target `messages`: a receive took the refusal of a send that had
 /// not ended. That send then ended its thread by a panic, and no wait for it ended.
 #[test]
-fn a_refusal_is_for_the_send_that_is_under_way() {
+fn a_refusal_is_for_the_send_under_way() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag: 1 };
@@ -318,7 +318,7 @@ fn a_refusal_is_for_the_send_that_is_under_way() {
 
 /// Two sends that wait, both refused before their sender looks: the first ended without an error.
 #[test]
-fn each_message_that_does_not_fit_is_told() {
+fn each_mismatched_message_is_reported() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize, tag| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag };
@@ -348,7 +348,7 @@ fn each_message_that_does_not_fit_is_told() {
 }
 
 #[test]
-fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_told() {
+fn a_send_under_way_hears_of_its_refusal_beside_more_than_are_kept() {
     let barrier = Meeting::default();
     on_each_group(2, |mail, rank| {
         let envelope = |count: usize, tag| Envelope { dtype: DType::U32, label: 0, bytes: 4 * count, tag };
@@ -461,10 +461,10 @@ fn requests_end_when_their_peer_leaves_or_the_group_ends() {
     assert_eq!(after, Err(MailFault::Fault(Fault::Left(1))), "the endpoint is gone");
 }
 
-/// Found by `a_process_that_is_killed_ends_all_requests`: the part of a kept message that came
+/// Found by `a_killed_process_ends_all_requests`: the part of a kept message that came
 /// after the end of the group was a panic.
 #[test]
-fn a_kept_message_that_goes_on_after_the_end_of_the_group_is_not_taken() {
+fn a_kept_message_continued_after_the_end_of_the_group_is_not_taken() {
     let mut endpoints = Endpoint::group(2, LIMIT);
     let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
     let sent = send(&mails[0], numbers(200_000, 0), 1, 1, LIMIT);

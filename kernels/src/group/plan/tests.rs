@@ -112,7 +112,7 @@ fn nothing_is_read_where_the_measurement_says_so() {
 }
 
 #[test]
-fn windows_of_parts_that_all_read_have_no_small_rest() {
+fn windows_of_whole_parts_leave_no_small_rest() {
     let w = T.whole_window_bytes;
     for bytes in [0, 1, 5000, w, w + 4, w * 5 / 4, w * 5 / 4 + 1, 1 << 20, (1 << 20) + 4, 12_345_678] {
         let window_bytes = Chunking::whole(bytes).window_bytes(&T);

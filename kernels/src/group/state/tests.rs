@@ -3,7 +3,7 @@ use super::*;
 const GENERATION: Generation = Generation(0);
 
 #[test]
-fn a_group_that_not_every_member_took_ends_with_its_parent() {
+fn an_incomplete_subgroup_ends_with_its_parent() {
     let parent = GroupState::new(2);
     let taken = parent.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
     let (parent_ends, child_ends) = (Arc::downgrade(&parent), Arc::downgrade(&taken));
@@ -17,7 +17,7 @@ fn a_group_that_not_every_member_took_ends_with_its_parent() {
 }
 
 #[test]
-fn a_rank_that_leaves_the_parent_keeps_the_seat_that_it_took() {
+fn a_rank_leaving_the_parent_keeps_its_taken_seat() {
     let parent = GroupState::new(2);
     let child = parent.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
     parent.leave(GENERATION, 0);
@@ -59,7 +59,7 @@ fn an_end_in_a_turn_is_after_those_before() {
 }
 
 #[test]
-fn who_leaves_after_it_was_told_of_a_leaver_is_not_to_blame() {
+fn a_rank_leaving_after_notice_of_a_leaver_is_not_at_fault() {
     let state = GroupState::new(4);
     state.tell(2, 3);
     assert_eq!(state.culprit(GENERATION, 2), 2, "rank 3 is still there");
@@ -78,7 +78,7 @@ fn who_leaves_after_it_was_told_of_a_leaver_is_not_to_blame() {
 }
 
 #[test]
-fn a_process_that_is_lost_after_it_was_told_of_a_leaver_is_not_to_blame() {
+fn a_process_lost_after_notice_of_a_leaver_is_not_at_fault() {
     for told in [0, 1] {
         let state = GroupState::new(3);
         state.leave(GENERATION, 2);
@@ -89,7 +89,7 @@ fn a_process_that_is_lost_after_it_was_told_of_a_leaver_is_not_to_blame() {
 }
 
 #[test]
-fn whom_a_rank_was_told_of_in_one_group_is_known_in_others() {
+fn notice_of_a_leaver_in_one_group_holds_in_others() {
     let parent = GroupState::new(3);
     let [pair, other] = [[0, 2], [0, 1]].map(|members| {
         let [first, _] = [0, 1].map(|rank| parent.child(GENERATION, Key::Split(members[1] as u64, 0), &members, rank));

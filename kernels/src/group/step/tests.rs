@@ -52,7 +52,7 @@ fn outcomes(endpoint: &Endpoint) -> Vec<Outcome> {
 }
 
 #[test]
-fn who_gives_waits_for_nobody_and_who_takes_for_the_giver_alone() {
+fn a_giver_waits_for_no_rank_and_a_taker_only_for_the_giver() {
     let sizes = [0, 1, TINY_BYTES, TINY_BYTES + 1, FIRST_BYTES, FIRST_BYTES + 1, 512, 513, 4096, MESSAGE_BYTES];
     for ranks in [2, 3, 5] {
         let mut ends = group(ranks, SHORT);
@@ -75,7 +75,7 @@ fn who_gives_waits_for_nobody_and_who_takes_for_the_giver_alone() {
 }
 
 #[test]
-fn one_rank_that_takes_from_all_waits_for_all() {
+fn a_rank_taking_from_all_waits_for_all() {
     let mut ends = group(3, SHORT);
     let gather = signature(Kind::Gather, 1, 100);
     for call in 0..6 {
@@ -132,7 +132,7 @@ fn data_leave_before_the_call_before_is_settled() {
 }
 
 #[test]
-fn a_step_in_which_the_ranks_meet_settles_what_was_given() {
+fn a_meeting_step_settles_earlier_gifts() {
     let mut ends = group(2, SHORT);
     let barrier = Signature::new(Kind::Barrier);
     let broadcast = signature(Kind::Broadcast, 0, 1);
@@ -147,7 +147,7 @@ fn a_step_in_which_the_ranks_meet_settles_what_was_given() {
 }
 
 #[test]
-fn all_ranks_hear_the_same_of_calls_that_differ() {
+fn all_ranks_hear_the_same_of_different_calls() {
     let mut ends = group(4, SHORT);
     let (given, other) = (signature(Kind::Broadcast, 0, 3), signature(Kind::Broadcast, 0, 4));
     give(&mut ends[0], &given, &[1, 2, 3]).unwrap();
@@ -173,7 +173,7 @@ fn all_ranks_hear_the_same_of_calls_that_differ() {
 }
 
 #[test]
-fn counts_travel_behind_the_data_and_are_told_where_they_differ() {
+fn counts_travel_behind_the_data_and_a_mismatch_reports_them() {
     for (ranks, part) in [(2, 1), (2, 300), (3, 5), (5, 9), (5, 700), (12, 300)] {
         let counts: Vec<usize> = (0..ranks).map(|rank| if rank == 1 { 0 } else { part + rank }).collect();
         let start = |rank: usize| counts[..rank].iter().sum::<usize>();
@@ -240,7 +240,7 @@ fn a_rank_says_why_its_own_call_is_invalid() {
 }
 
 #[test]
-fn ranks_that_meet_do_not_read_their_calls_in_descriptors() {
+fn meeting_ranks_do_not_read_their_calls_in_descriptors() {
     let (mut first, mut second) = (group(2, Duration::from_secs(20)), Vec::new());
     second.push(first.remove(1));
     let call = |endpoint: &mut Endpoint, kind| {

@@ -92,7 +92,7 @@ fn parts_are_read_where_they_lie_or_where_they_are_put_up() {
 }
 
 #[test]
-fn blocks_of_sizes_that_peers_do_not_know_are_read_where_they_lie_or_where_they_are_put_up() {
+fn blocks_of_unknown_sizes_are_read_in_place_or_staged() {
     for (ranks, reads) in [1, 2, 3].into_iter().flat_map(|ranks| READS.map(|reads| (ranks, reads))) {
         each(ranks, reads, |mut endpoint| {
             let rank = endpoint.world().rank();
@@ -183,7 +183,7 @@ fn data_of_one_way_move_through_their_slots() {
 }
 
 #[test]
-fn what_is_told_is_what_is_read() {
+fn every_buffer_reference_reads_back() {
     let places = [None, Some(Shown::Heap(0)), Some(Shown::Heap(1 << 40)), Some(Shown::Own(0x7fff_1234_5678))];
     for told in places.into_iter().flat_map(|place| [false, true].map(|reads| BufferRef { place, reads })) {
         assert_eq!(BufferRef::read(told.to_word::<u8>()), told);

@@ -97,7 +97,7 @@ fn shapes_without_a_place_are_refused() {
 }
 
 #[test]
-fn areas_and_ranks_that_are_not_there_have_no_place() {
+fn invalid_areas_and_ranks_have_no_place() {
     let layout = Layout::new(Shape::new(3, STAGING_UNIT).unwrap());
     let no_place = |find: &dyn Fn()| assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(find)).is_err());
     let pair = |group, lower, higher| Area::Pair { group, lower, higher };

@@ -457,7 +457,7 @@ mod tests {
 
     /// Found by a trial: the process ended, though it had passed no more than a shape.
     #[test]
-    fn a_result_of_an_empty_axis_that_fits_no_memory_is_an_error() -> Result<()> {
+    fn a_result_of_an_empty_axis_too_large_for_memory_is_an_error() -> Result<()> {
         let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
         for shape in [vec![1 << 58, 0], vec![5, 0, 1 << 58]] {
             let value = PerReplica::new(vec![Tensor::zeros(DType::F64, shape); 2]);

@@ -122,7 +122,7 @@ fn start(setup: usize) -> Job {
 }
 
 #[test]
-fn a_process_that_writes_anything_anywhere_harms_no_other() {
+fn a_process_writing_anything_anywhere_harms_no_other() {
     let setting = |name| env::var(name).ok().map(|value| number(&value));
     let seconds = Duration::from_secs(setting("CONSONANCE_LIES_SECONDS").unwrap_or(0));
     let seed = setting("CONSONANCE_LIES_SEED").unwrap_or(1);
