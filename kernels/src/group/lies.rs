@@ -349,8 +349,8 @@ fn the_rank_in_an_end_is_one_of_the_group() {
     }
 }
 
-/// Found by `a_kill_in_any_call_is_an_error_naming_the_lost_process`: a rank that was told of the loss
-/// returned and freed its buffer, and a peer that still read there accused it.
+/// Found by `a_kill_in_any_call_is_an_error_naming_the_lost_process`: a rank returned after the
+/// loss and freed its buffer, and a peer that still read there accused it.
 #[test]
 fn an_impossible_value_after_an_end_is_reported_as_the_end() {
     let (victim, other) = two();

@@ -2,11 +2,11 @@
 //! rule.
 //!
 //! Rules read a [`Source`], which separates code, comments and literals, so that words in comments
-//! and strings break no rule of code. [`every_rule_finds_a_planted_fault`] has lines that break each
-//! rule.
+//! and strings break no rule of code. [`every_rule_finds_a_planted_fault`] has lines that break
+//! them.
 
-#[path = "tidy/arrows.rs"]
 mod arrows;
+mod prose;
 
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use std::{
