@@ -1,4 +1,4 @@
-//! How the command starts further processes of itself: workers and ranks.
+//! The start of further processes of the command: workers and ranks.
 //!
 //! The command usually is an executable of its own. Another program may carry it, such as an
 //! interpreter that runs it as a module; that program calls [`carried_by`] first.

@@ -1,5 +1,5 @@
-//! What every command says of a value that an option cannot have: one form, whether the parser of
-//! the command line refuses the value or the command, which knows the other options.
+//! The refusal, by every command, of a value that an option cannot have: one form, whether the
+//! parser of the command line refuses the value or the command, which knows the other options.
 
 #![cfg(target_os = "linux")]
 

@@ -7,7 +7,7 @@ use consonance::{
 use indicatif::HumanBytes;
 use std::num::NonZeroUsize;
 
-/// How gradients travel. Nothing here may change a bit of the result.
+/// The path of gradients. Nothing here may change a bit of the result.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Travel {
     pub(crate) between: Between,

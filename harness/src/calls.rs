@@ -28,11 +28,11 @@ pub enum Counts<'a> {
     Even,
     /// A size for each rank.
     Ragged(&'a [usize]),
-    /// What this rank sends to each rank, and what it receives from each.
+    /// The counts that this rank sends to each rank, and those that it receives from each.
     Pairs(&'a [usize], &'a [usize]),
 }
 
-/// What a method returns that makes or starts a call.
+/// The result of a method that makes or starts a call.
 trait Begun {
     /// Returns the handle of a call that was only started.
     fn begun(self) -> Result<Option<Pending>>;

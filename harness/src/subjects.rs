@@ -61,7 +61,7 @@ pub const GROUPS: &[Group] = &[
 pub struct Replicas {
     /// Its name.
     pub name: &'static str,
-    /// Where the strategy keeps a variable.
+    /// The place where the strategy keeps a variable.
     pub placement: Placement,
     /// Divides the given number of replicas among the workers. `None` if the strategy cannot have
     /// that number.

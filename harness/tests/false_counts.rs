@@ -80,7 +80,7 @@ fn a_false_length_costs_no_memory() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
         });
-        // Where the system has not as much memory left, the rank says so. A message of another
+        // If the system has not as much memory left, the rank says so. A message of another
         // length ends the group.
         let is_told = |error: &Error| {
             matches!(error.root(), Error::Mismatch { .. } | Error::System { .. } | Error::Aborted { replica: 1, .. })

@@ -32,13 +32,13 @@ const SHORT: Duration = Duration::from_millis(1);
 /// The elements of a call's data: inline in the first lines of a descriptor, and behind them.
 const COUNTS: [usize; 2] = [1, 1000];
 
-/// What a rank does.
+/// A command to a rank.
 enum Command {
     Call { value: u64, timeout: Duration },
     Renew { timeout: Duration },
 }
 
-/// What a rank was told, and its handle of the generation that it is in.
+/// The result of a rank, and its handle of the generation that it is in.
 struct Reply {
     rank: usize,
     told: Told<u64>,

@@ -1,6 +1,6 @@
-# Functions of the scripts that show that a test finds faults: they put known ones, one after the other, into a copy of what is
-# committed, and expect the test to fail there. A script sets `test`, the command that runs the test, and reads this file from the root
-# of the repository.
+# Functions of the scripts that show that a test finds faults: they put known ones, one after the
+# other, into a copy of what is committed, and expect the test to fail there. A script sets `test`,
+# the command that runs the test, and reads this file from the root of the repository.
 
 export CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")/plant
 copy=$(mktemp -d)
@@ -18,7 +18,8 @@ edit() {
     }
 }
 
-# fault NAME SIGN: expects the test to show by SIGN what was edited, and undoes the edits. All faults, if none is wanted by name.
+# fault NAME SIGN: expects the test to show by SIGN what was edited, and undoes the edits. All
+# faults, if none is wanted by name.
 fault() {
     local name=$1 sign=$2 output
     if ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" $name "* ]]; then

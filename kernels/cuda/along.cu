@@ -1,12 +1,12 @@
 // Reduces a tensor of the shape [outer, axis, inner] along its middle axis, to accumulators.
 //
 // A block has 4096 consecutive elements along the axis. In a block, lane `j` of 32 takes the
-// elements `j`, `j + 32`, …; the lanes are combined by the balanced tree. The results have the shape
-// [outer, blocks, inner]. `tree` combines the blocks by the balanced tree, 16 at a time.
+// elements `j`, `j + 32`, …; the lanes are combined by the balanced tree. The results have the
+// shape [outer, blocks, inner]. `tree` combines the blocks by the balanced tree, 16 at a time.
 //
 // A block of threads reduces a tile of neighbouring results. If the elements of a result are
-// contiguous (inner = 1), a warp has the lanes of a result; else a warp has a lane of 32 results. In
-// both cases it reads neighbouring elements. Lanes meet in shared memory.
+// contiguous (inner = 1), a warp has the lanes of a result; else a warp has a lane of 32 results.
+// In both cases it reads neighbouring elements. Lanes meet in shared memory.
 
 #include "combine.cuh"
 

@@ -122,7 +122,7 @@ template <u32 FIRST> struct HalfMax {
     }
 };
 
-// How a mean is divided. Both numbers are the count, rounded once.
+// The divisor of a mean. Both numbers are the count, rounded once.
 struct Divisor {
     f64 by64;
     f32 by32;

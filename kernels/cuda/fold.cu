@@ -25,7 +25,7 @@ struct Fold {
     u64 target[MOST];
 };
 
-// Where a thread works: `L` registers at an element, or only one element.
+// The place of a thread: `L` registers at an element, or only one element.
 template <class From, int L, int BYTES> struct Place {
     typedef typename From::Register R;
     const Fold& fold;

@@ -13,7 +13,7 @@ struct Concat {
     u64 outer;
     u64 sources;
     u64 source[MOST];
-    // Where each source begins in a row, and where the last one ends.
+    // The first element of each source in a row, and the end of the last one.
     u64 start[MOST + 1];
 };
 

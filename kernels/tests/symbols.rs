@@ -9,10 +9,10 @@ use consonance_memcpy::{
 };
 use std::{env, io};
 
-/// Where `memcpy` may be called for more bytes, or for any number: a folder or file, its functions
-/// or none for all if it has no user's data, and the bytes that are copied. The compiler joins
-/// calls of `cpu/copy.rs` at the end of branches: then their place is that of the function inlined
-/// there.
+/// The places where `memcpy` may be called for more bytes, or for any number: a folder or file, its
+/// functions or none for all if it has no user's data, and the bytes that are copied. The compiler
+/// joins calls of `cpu/copy.rs` at the end of branches: then their place is that of the function
+/// inlined there.
 const ALLOWED: [(&str, &[&str], &str); 49] = [
     ("bootstrap/", &[], "messages by which processes meet, and texts"),
     ("cpu/axis/tensor.rs", &["part_of_a_tile"], "less than a tile"),

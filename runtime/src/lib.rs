@@ -40,7 +40,7 @@
 //! does not affect the next.
 
 #![forbid(unsafe_code)]
-// What clippy.toml lists. Tests may use it.
+// The lints of the lists in clippy.toml. Tests are free.
 #![cfg_attr(not(test), deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros))]
 #![deny(missing_debug_implementations)]
 

@@ -1,5 +1,5 @@
-//! What the processes of a launch with `--profile` write. Each test runs this program again with
-//! the launcher's variable, because the variable is read once.
+//! The files from the processes of a launch with `--profile`. Each test runs this program again
+//! with the launcher's variable, because the variable is read once.
 #![cfg(target_os = "linux")]
 
 use consonance::{
@@ -16,7 +16,7 @@ use std::{
     thread,
 };
 
-/// What the program does when it is run again.
+/// The role of the program when it is run again.
 const ROLE: &str = "CONSONANCE_TEST_ROLE";
 
 /// A folder of its own. The drop removes it.

@@ -1,4 +1,4 @@
-//! What a newcomer prints and what is told to one who forgets a step.
+//! The texts that a newcomer prints, and the errors after a forgotten step.
 
 mod fields;
 

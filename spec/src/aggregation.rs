@@ -1,6 +1,6 @@
 //! The synchronization and aggregation of a variable's components.
 
-/// When the components of a variable are synchronised.
+/// The time at which the components of a variable are synchronised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum VariableSynchronization {
     /// As [`OnWrite`](VariableSynchronization::OnWrite).
@@ -10,11 +10,11 @@ pub enum VariableSynchronization {
     None,
     /// At each assignment, so that the components are always equal.
     OnWrite,
-    /// When the variable is read outside of the replicas.
+    /// At a read of the variable outside of the replicas.
     OnRead,
 }
 
-/// How the components of a variable are aggregated.
+/// The aggregation of a variable's components.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum VariableAggregation {
     /// They are not aggregated.

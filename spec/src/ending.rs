@@ -1,5 +1,5 @@
-//! What ranks are told when one of them does not make the call of the others, and what becomes of
-//! their group.
+//! The ends of a call when a rank does not make the call of the others, and the fate of their
+//! group.
 //!
 //! Ranks that all make a call compare their calls before any data moves, or a rank compares its own
 //! with that of the rank whose data it reads: after a mismatch the group goes on. If a rank makes
@@ -29,7 +29,7 @@ pub fn is_told_late(kind: Kind, is_root: bool) -> bool {
     }
 }
 
-/// What a rank does where its group makes a call.
+/// The act of a rank where its group makes a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act<C> {
     /// It makes a call; `None` for one that is invalid on its own.
@@ -42,7 +42,7 @@ pub enum Act<C> {
     Aborts,
 }
 
-/// What a rank that makes a call is told.
+/// The end of a call for a rank that makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// The call's result.

@@ -11,7 +11,7 @@
 //!
 //! Nothing of a generation reaches a later one: no data, no call, no abort by a handle of it.
 
-/// How a generation ended.
+/// The end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// This rank aborted it.
@@ -42,7 +42,7 @@ pub enum Event<V> {
     IsLost(usize),
 }
 
-/// What a rank is told that made a call or began the next generation.
+/// The answer to a rank that made a call or began the next generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told<V> {
     /// The values of all ranks in this call, in rank order.
@@ -184,7 +184,7 @@ impl<V: Clone> Group<V> {
     /// Returns what a rank that waits is told now.
     fn told(&self, rank: usize) -> Option<Told<V>> {
         let wait = self.ranks[rank].waits.as_ref()?;
-        // What is complete is complete, even if the generation has ended since.
+        // A complete call stays complete, even if the generation has ended since.
         if !self.late(rank).is_empty() {
             return self.end(self.generation(rank)).map(Told::Ended);
         }

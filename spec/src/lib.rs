@@ -7,7 +7,7 @@
 //! called it would be compared with itself.
 
 #![forbid(unsafe_code)]
-// What clippy.toml lists. Tests may use it.
+// The lints of the lists in clippy.toml. Tests are free.
 #![cfg_attr(not(test), deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros))]
 
 pub mod dtype;

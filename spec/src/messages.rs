@@ -1,4 +1,4 @@
-//! Which message each receive gets.
+//! The message of each receive.
 
 /// A message that arrived at a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

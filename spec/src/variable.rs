@@ -26,7 +26,7 @@ use std::ops::Range;
 use VariableAggregation::{Mean, OnlyFirstReplica, Sum};
 use VariableSynchronization::{OnRead, OnWrite};
 
-/// Where a strategy keeps a variable.
+/// The place where a strategy keeps a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// A copy for each replica.

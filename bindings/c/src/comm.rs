@@ -22,7 +22,7 @@ use std::{
 /// The handle of a communicator.
 pub type Comm = u64;
 
-/// What a handle of a communicator stands for.
+/// The object behind a handle of a communicator.
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
     mailbox: OnceLock<Mailboxes>,

@@ -1,14 +1,14 @@
-//! Why a function failed.
+//! The reason why a function failed.
 
 use crate::codes;
 use consonance::Error;
 use std::ffi::c_int;
 
-/// Why a function failed.
+/// The reason why a function failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(pub(crate) Box<Details>);
 
-/// What is known of a failure.
+/// The details of a failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Details {
     pub(crate) code: c_int,

@@ -30,8 +30,8 @@ pub(crate) struct Table<T> {
 }
 
 struct Slot<T> {
-    /// How often the slot was used before, whether its handle is valid, and how many [`Held`] there
-    /// are.
+    /// The number of earlier uses of the slot, whether its handle is valid, and the number of
+    /// [`Held`].
     word: AtomicU64,
     /// `None` in a slot without a valid handle and without a [`Held`].
     value: UnsafeCell<Option<T>>,

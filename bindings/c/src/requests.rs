@@ -15,7 +15,7 @@ pub type Handle = u64;
 /// The type of a function that is called at the end of a request, with its argument and the code.
 pub type ConsDone = Option<unsafe extern "C" fn(argument: *mut c_void, code: c_int)>;
 
-/// What a handle of a request stands for.
+/// The object behind a handle of a request.
 pub(crate) struct Started {
     request: Request,
     comm: Comm,

@@ -115,7 +115,8 @@ static void collectives(cons_comm comm, int rank, int size, int starts) {
     free(own), free(all), free(other), free(counts), free(same);
 }
 
-/* The parts of the complex number at a place in the data of a rank. The sum and the mean of all ranks are whole numbers. */
+/* The parts of the complex number at a place in the data of a rank. The sum and the mean of all
+ * ranks are whole numbers. */
 static double part(int is_imaginary, size_t place, int rank, int size) {
     return is_imaginary ? -size * ((double)(place % 7) + rank) : size * ((double)(place % 50) + 10 * rank);
 }
@@ -147,7 +148,8 @@ static int holds_complex(const void *data, int dtype, size_t before, size_t coun
     return 1;
 }
 
-/* Whether the numbers behind the first `before` are the sums, or means, from the place `first` on. */
+/* Whether the numbers behind the first `before` are the sums, or means, from the place `first`
+ * on. */
 static int holds_totals(const void *data, int dtype, size_t before, size_t count, size_t first, int size, int op) {
     for (size_t index = 0; index < 2 * count; index++) {
         double expected = total(index % 2, first + index / 2, size) / (op == CONS_MEAN ? size : 1);

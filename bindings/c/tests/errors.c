@@ -7,8 +7,8 @@ static cons_error last(cons_comm comm) {
     return error;
 }
 
-/* Returns what this rank is told of its last call. Between processes a rank that gives or takes few data may hear of it
-   at the next call, which is made all the same. */
+/* Returns the end of this rank's last call. Between processes a rank that gives or takes few data
+ * may hear of it at the next call, which is made all the same. */
 static int told(cons_comm comm, int code) {
     int next = cons_barrier(comm);
     if (code == CONS_OK) return next;
@@ -86,7 +86,7 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(odd ? strcmp(last(comm).argument, "part") == 0 : last(comm).replica == 1);
     OK(cons_barrier(comm));
 
-    /* What no other rank waits for. */
+    /* Calls for which no other rank waits. */
     cons_error small = sized_error();
     small.size = 8;
     CHECK(cons_last_error(comm, &small) == CONS_ERR_ARGUMENT);
@@ -247,7 +247,7 @@ static void turns(cons_comm comm, int rank, int size) {
     pthread_join(thread, NULL);
 }
 
-/* What is left after the group was freed by its rank. */
+/* Checks the requests and handles that outlive their group. */
 static void left(cons_comm comm, int rank, int size) {
     OK(cons_barrier(comm));
     if (rank == size - 1) {

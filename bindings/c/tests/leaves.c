@@ -1,11 +1,12 @@
-/* A thousand groups, of threads and of processes, leave nothing. TMPDIR is a folder of this program's own. */
+/* A thousand groups, of threads and of processes, leave nothing. TMPDIR is a folder of this
+ * program's own. */
 #include "ranks.h"
 #include <dirent.h>
 #include <errno.h>
 
 enum { FIRST = 20, GROUPS = 1000 };
 
-/* What a process has. */
+/* The resources of a process. */
 struct things {
     int descriptors, mappings, threads, children, shared_files, temporary_files;
 };
@@ -68,7 +69,7 @@ static void leave_nothing(cons_comm comm, int rank, int size) {
     cons_id *ids = (cons_id *)calloc(FIRST + GROUPS, sizeof *ids);
     for (int index = 0; rank == 0 && index < FIRST + GROUPS; index++) OK(cons_unique_id(&ids[index]));
     OK(cons_broadcast(comm, ids, (FIRST + GROUPS) * sizeof *ids, CONS_U8, 0));
-    /* What the first groups leave serves the later ones. */
+    /* Later groups use the remains of the first ones. */
     make_groups(ids, FIRST, rank, size);
     struct things before = things_in_turn(comm, rank, size);
     make_groups(ids + FIRST, GROUPS, rank, size);

@@ -1,4 +1,4 @@
-//! How a call is executed or started.
+//! The execution of a call: at once, or started.
 
 use crate::{
     arguments::Given,
@@ -36,7 +36,7 @@ pub(crate) struct Open {
     pub(crate) origin: Origin,
 }
 
-/// How a call is made.
+/// The mode of a call.
 pub(crate) struct Mode {
     pub(crate) call: &'static str,
     pub(crate) kind: Kind,

@@ -7,13 +7,13 @@ use pyo3::{
     types::PyType,
 };
 
-/// Why an argument was refused.
+/// The reason why an argument was refused.
 pub(crate) enum Bad {
     /// A value that no call takes.
     Value { argument: String, expected: String, found: String },
     /// An object or element type that no call takes.
     Type { argument: &'static str, expected: &'static str, found: String },
-    /// What an object raised.
+    /// The exception that an object raised.
     Raised(PyErr),
 }
 

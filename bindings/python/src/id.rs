@@ -44,7 +44,7 @@ impl UniqueId {
         consonance::UniqueId::derived(text).map(UniqueId).map_err(|error| exception(py, &error))
     }
 
-    /// Where the id was made: the same text in all processes that can be of one group.
+    /// The place where the id was made: the same text in all processes that can be of one group.
     #[getter]
     fn place(&self) -> String {
         self.0.place()

@@ -10,7 +10,7 @@ use pyo3::{
     types::{PyList, PyTuple},
 };
 
-/// What a call returns, and the memory that it writes.
+/// The result of a call, and the memory that it writes.
 pub(crate) enum Outcome {
     /// An array that the call writes, or a list of arrays.
     Written(Py<PyAny>),
@@ -44,7 +44,7 @@ impl Outcome {
         shape: impl FnOnce(Vec<usize>) -> Result<Vec<usize>, Bad>,
     ) -> Result<Outcome, Bad> {
         let py = data.py();
-        // What is no array is refused as data.
+        // Refuse an object that is no array as `data`.
         let of = Array::of(data, "data")?.of_type();
         let shape =
             || -> Result<_, Bad> { Ok(PyTuple::new(py, shape(data.getattr(intern!(py, "shape"))?.extract()?)?)?) };

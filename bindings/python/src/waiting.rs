@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a wait lasts before it looks for a signal.
+/// The time between two looks for a signal during a wait.
 const SLICE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// What a signal's handler raised while this thread waited.
+    /// The exception from a signal's handler while this thread waited.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 

@@ -178,7 +178,8 @@ def test_counts_and_lists(size):
         parts = tuple(np.zeros(count, int) for count in counts)
         comm.all_to_all([np.full(n + 1, n) for _ in range(size)], out=parts)
         np.testing.assert_array_equal(np.concatenate(parts), whole)
-        # Blocks of different sizes, of which each rank gets its own; also where its result overwrites another block.
+        # Blocks of different sizes, of which each rank gets its own; also where its result
+        # overwrites another block.
         blocks = [np.full(count, 1.5) for count in counts]
         out = comm.reduce_scatter(blocks, "sum", out=np.zeros(counts[n]))
         np.testing.assert_array_equal(out, 1.5 * size)

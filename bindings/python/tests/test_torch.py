@@ -41,7 +41,7 @@ def _work(function, rank, size, path, seconds, results, args):
         results.put((rank, None, traceback.format_exc()))
     results.close()
     results.join_thread()
-    # What the libraries do at exit is not what is tested.
+    # The test ends before the libraries' own work at exit.
     os._exit(0)
 
 
@@ -409,7 +409,7 @@ def special(group):
     dist.all_reduce(sparse, group=group)
     expected = [1.0] * size + [0.0] * (9 - size) + [sum(other + 0.5 for other in range(size))]
     assert sparse.to_dense().tolist() == expected
-    # What cannot be written is not.
+    # Read-only memory stays unchanged.
     wide = torch.ones(1).expand(4)
     with pytest.raises(ValueError, match="overlaps in itself"):
         dist.all_reduce(wide, group=group)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from test_torch import ranks  # noqa: E402
 
-# What is registered before the import runs at exit after what the package registers.
+# A function registered before the import runs at exit after those of the package.
 PROGRAM = """
 import atexit, sys
 

@@ -156,7 +156,8 @@ def check(seen, fault):
     for error in seen:
         assert isinstance(error, tuple), error
         kind, text = error
-        # What goes through PyTorch's C++ code comes back as a `RuntimeError`, with the class in its text.
+        # An error that goes through PyTorch's C++ code comes back as a `RuntimeError`, with the
+        # class in its text.
         assert kind in FAULTS[fault] or any(f"{one}: " in text for one in FAULTS[fault]), error
         assert "replica 1 " in text or "replica 1:" in text, error
 
@@ -229,7 +230,8 @@ def test_a_save_beside_training_on_the_same_group_ends_no_process(tmp_path):
         for _ in processes:
             rank, errors, failed = results.get(timeout=90)
             assert errors is not None, failed
-            # Whether two calls come in other orders is chance, and so are the ranks that differ or wait.
+            # Whether two calls come in other orders is chance, and so are the ranks that differ or
+            # wait.
             assert all(re.search(r"\b(Mismatch|Timeout|Aborted|Lost)Error: ", error) for error in errors), errors
     finally:
         for process in processes:

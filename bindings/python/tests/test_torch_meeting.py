@@ -140,7 +140,8 @@ def joins(stores):
     return ended
 
 
-# Rank 2 comes after the replacement of rank 1, so rank 0 collects; or before it, so rank 0 has set `start`.
+# Rank 2 comes after the replacement of rank 1, so rank 0 collects; or before it, so rank 0 has set
+# `start`.
 @pytest.mark.parametrize("begins", [(0, 0.4, 0.8), (0, 0.8, 0.4)])
 def test_a_single_replaced_rank_meets_the_others(begins):
     store = dist.HashStore()

@@ -21,7 +21,7 @@ PROGRAMS = {
     )
 }
 
-# What each program must print, beside ending well.
+# The lines that each program must print, beside ending well.
 PRINTS = {
     "restarts": ["to 6 after 1 restarts"],
     "faults": ["step 3: ", "LostError: ", "replica 1 "],

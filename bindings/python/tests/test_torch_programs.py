@@ -50,7 +50,8 @@ def beside_gloo(group, name, folder):
     returned, held = [], []
     for index, backend in enumerate(["gloo", "consonance"] * 2):
         dist.init_process_group(backend, init_method=f"file://{folder}/{index}", rank=rank, world_size=size)
-        # A thread of gloo that drops the last reference to its group waits for itself, and aborts the process.
+        # A thread of gloo that drops the last reference to its group waits for itself, and aborts
+        # the process.
         held.append(dist.group.WORLD)
         returned.append([tensor.detach().clone() for tensor in PROGRAMS[name]()])
         dist.destroy_process_group()

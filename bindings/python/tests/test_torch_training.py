@@ -162,7 +162,8 @@ def train_fsdp(group):
     torch.testing.assert_close(second, fsdp2(gloo))
     same(fsdp2(group), second)
     same(fsdp2(group, shared=True), second)
-    # FSDP, whose pieces are the network, layers, or all layers: that decides which elements go together.
+    # FSDP, whose pieces are the network, layers, or all layers: that decides which elements go
+    # together.
     first = fsdp1(group)
     torch.testing.assert_close(first, expected)
     torch.testing.assert_close(first, fsdp1(gloo))

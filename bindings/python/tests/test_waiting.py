@@ -17,8 +17,8 @@ from conftest import Processes, in_processes, leave_nothing, things_around
 import consonance as cs
 
 
-# A wait ends at most so long after Ctrl-C. No run of a wait is held to it, because the machine may be busy: the best of
-# several is.
+# A wait ends at most so long after Ctrl-C. No run of a wait is held to it, because the machine may
+# be busy: the best of several is.
 PROMPT = 0.2
 TRIES = 10
 

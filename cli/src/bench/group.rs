@@ -65,7 +65,7 @@ pub(super) struct Samples {
     pub wrong: usize,
 }
 
-/// Why a group cannot measure a case, or cannot measure anything more.
+/// The reason why a group cannot measure a case, or anything more.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The library has no such call.

@@ -56,7 +56,7 @@ pub(crate) fn size(bytes: usize) -> String {
     unit.map_or_else(|| format!("{bytes} B"), |(power, unit)| format!("{} {unit}", bytes >> power))
 }
 
-/// How our ranks communicate.
+/// The transport between our ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Threads of one process.
@@ -84,7 +84,7 @@ impl Transport {
     }
 }
 
-/// Where our buffers are.
+/// The memory of our buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// In ordinary memory of the program.
@@ -100,7 +100,7 @@ pub struct Bench {
     pub collectives: Vec<Collective>,
     /// The number of ranks.
     pub ranks: usize,
-    /// How our ranks communicate.
+    /// The transport between our ranks.
     pub transport: Transport,
     /// Bytes of the larger buffer, in the order of measurement.
     pub sizes: Vec<usize>,
@@ -108,7 +108,7 @@ pub struct Bench {
     pub dtype: DType,
     /// The operation, for collectives that reduce.
     pub op: ReduceOp,
-    /// Where our buffers are.
+    /// The memory of our buffers.
     pub memory: Memory,
     /// Whether results replace the contributions.
     pub in_place: bool,
@@ -121,12 +121,12 @@ pub struct Bench {
     pub pythons: Vec<PathBuf>,
     /// Whether to measure a copy of the bytes that a call must move at least, too.
     pub limit: bool,
-    /// The time for which each library is measured at each size, with filling and checking. Every
+    /// The time that each library is measured at each size, with filling and checking. Every
     /// set of buffers is used at least once a round.
     pub time: Duration,
 }
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug)]
 pub enum BenchError {
     /// An option has an invalid value.

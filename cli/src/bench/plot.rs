@@ -24,7 +24,7 @@ const BELOW: u32 = 17;
 const LABEL: i32 = 15;
 /// The longest name of a library in a label. Of a longer one, such as a path, the end is shown.
 const NAME: usize = 28;
-/// How many labels have room beside each other on an axis of sizes.
+/// The number of labels that have room beside each other on an axis of sizes.
 const TICKS: f64 = 8.0;
 /// Logarithms by which a frame is larger than the data, as a part of their range.
 const INSET: f64 = 0.05;

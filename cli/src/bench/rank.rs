@@ -195,7 +195,7 @@ struct Buffers<T> {
     counts: Vec<usize>,
     /// For each set, the buffer that is sent, and the other buffer.
     sets: Vec<(Elements<T>, Elements<T>)>,
-    /// How the limit is copied.
+    /// The way to copy for the limit.
     way: Way,
 }
 

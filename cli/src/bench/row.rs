@@ -20,10 +20,10 @@ pub struct Row {
     /// The kind of its ranks: threads or processes. For a library without figures, `"none: "` and
     /// the reason.
     pub transport: String,
-    /// What the ranks wait at before each call: `"common"`, the gate of the bench, or `"own"`, the
+    /// The barrier before each call: `"common"`, the gate of the bench, or `"own"`, the
     /// library's barrier, if its ranks do not know the gate. `None` if there are no ranks.
     pub barrier: Option<&'static str>,
-    /// How far the cores are from each other: the median time that a cache line took from the core
+    /// The distance of the cores: the median time that a cache line took from the core
     /// of rank 0 to the core of rank 1 and back, measured right before each turn of this row, in
     /// microseconds. `None` if there is one rank, one core, or no figure.
     pub round_trip_us: Option<f64>,

@@ -67,7 +67,7 @@ pub(super) struct Call {
     /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2, value_parser = number::<usize>(0..=usize::MAX))]
     pub(super) ranks: usize,
-    /// How the ranks communicate: threads or processes (cuda is not available yet)
+    /// Transport of the ranks: threads or processes (cuda is not available yet)
     #[arg(long, default_value = "threads")]
     pub(super) transport: Transport,
     /// Element type: f32, bf16, i8, …
@@ -76,7 +76,7 @@ pub(super) struct Call {
     /// Reduction operation: sum, mean, product, min, max, and, or, xor
     #[arg(long, default_value = "sum", value_parser = op)]
     pub(super) op: ReduceOp,
-    /// Where our buffers are: slice (any memory) or alloc (memory that all ranks can read)
+    /// Memory of our buffers: slice (any memory) or alloc (memory that all ranks can read)
     #[arg(long, default_value = "slice")]
     pub(super) memory: Memory,
     /// Put the result into the buffer of the contribution
@@ -145,7 +145,7 @@ struct Strategies {
     /// Measure the calls whose names contain this
     #[arg(default_value = "", value_name = "PART")]
     part: String,
-    /// How many rounds each call is measured, at most 99
+    /// Number of rounds in which each call is measured, at most 99
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = number::<u16>(1..=99))]
     rounds: u16,
     /// Also measure TensorFlow, in this Python
@@ -156,7 +156,7 @@ struct Strategies {
     json: bool,
 }
 
-/// How the bench of strategies starts a worker.
+/// Starts a worker of the bench of strategies.
 #[derive(Args)]
 pub(crate) struct Worker {
     part: String,

@@ -132,7 +132,7 @@ struct Run {
     program: Vec<OsString>,
 }
 
-/// What `harness/perf/compare` runs. Without a name, prints the names, one a line.
+/// Runs a call for `harness/perf/compare`. Without a name, prints the names, one a line.
 #[derive(clap::Args)]
 struct Counted {
     name: Option<String>,
@@ -217,7 +217,7 @@ fn count(arguments: &Counted) -> i32 {
     i32::from(!COUNTED.iter().any(|(name, _)| name == wanted))
 }
 
-/// Why a subcommand has not done what it was asked to do.
+/// The reason why a subcommand failed.
 enum Problem {
     /// An option has a value that it cannot have together with the others. The sentence is worded
     /// as the parser of the command line words the values that it refuses.

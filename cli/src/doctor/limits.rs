@@ -20,7 +20,7 @@ struct Limit {
     bytes: bool,
     /// A lower limit is a note.
     enough: u64,
-    /// Why Consonance needs more.
+    /// The reason why Consonance needs more.
     why: &'static str,
 }
 

@@ -41,7 +41,7 @@ struct Found {
     reads: bool,
 }
 
-/// Why a trial has no results.
+/// The reason why a trial has no results.
 struct Trouble {
     why: String,
     /// The number of the system's error, if the system refused something.

@@ -32,9 +32,9 @@ const MOST_BYTES: usize = 1 << 30;
 pub struct Question {
     /// The call; its count does not matter.
     pub case: Case,
-    /// How the ranks communicate.
+    /// The transport between the ranks.
     pub transport: Transport,
-    /// Where the buffers are.
+    /// The memory of the buffers.
     pub memory: Memory,
 }
 

@@ -5,10 +5,10 @@ use consonance_harness::cuda::{Gpu, cases};
 use consonance_kernels::cuda::{Compiled, Context};
 use std::{collections::BTreeSet, fmt};
 
-/// How many wrong cases are listed. More say nothing new.
+/// The number of wrong cases that are listed. More say nothing new.
 const LISTED: usize = 20;
 
-/// What was compared.
+/// The result of the comparison of bits.
 #[derive(Clone, Debug)]
 pub struct Bits {
     /// The number of cases that ran.

@@ -18,7 +18,7 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, time::Duration};
 /// interpreter takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What to check.
+/// The plan of a check.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The number of the device.
@@ -43,14 +43,15 @@ pub struct Check {
     context: Context,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Report {
     device: Device,
     bits: Bits,
     compiled: Vec<Compiled>,
     speed: Vec<Row>,
-    /// What PyTorch took for the rows, or why there is none. `None` if nothing was measured.
+    /// PyTorch's times for the rows, or the reason why there are none. `None` if nothing was
+    /// measured.
     torch: Option<Result<Torch, String>>,
 }
 

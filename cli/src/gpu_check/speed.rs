@@ -111,7 +111,7 @@ impl Row {
     }
 }
 
-/// What measures on a device.
+/// The means to measure on a device.
 struct Meter {
     context: Context,
     kernels: Kernels,

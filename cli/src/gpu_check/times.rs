@@ -1,4 +1,4 @@
-//! What PyTorch's ways to add take.
+//! The times of PyTorch's ways to add.
 
 /// The seconds of PyTorch's ways to add.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ const QUESTION: &str = "import torch; print('consonance', torch.cuda.is_availabl
 /// The beginning of lines that are no warnings.
 const MARK: &str = "consonance\t";
 
-/// What PyTorch took.
+/// The times of PyTorch.
 #[derive(Clone, Debug)]
 pub struct Torch {
     /// The python that has it.

@@ -1,4 +1,4 @@
-//! Which worker was at fault when a launch failed, and the sentence that says so.
+//! The worker at fault when a launch failed, and the sentence that names it.
 
 use super::worker::{End, Ended};
 use consonance_kernels::os::launcher::Blame;
@@ -11,15 +11,15 @@ pub struct Failure {
     pub worker: usize,
     /// Its process id.
     pub pid: i32,
-    /// What it did when the launch failed.
+    /// The state of the worker when the launch failed.
     pub state: State,
-    /// What the errors of workers say of it. `None` if none names it.
+    /// The blame in the errors of workers. `None` if none names it.
     pub blame: Option<Blame>,
     /// The worker that failed first, if the one at fault has not failed.
     pub first: Option<Ended>,
 }
 
-/// What a worker did when the launch failed.
+/// The state of a worker when the launch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It had ended by itself.

@@ -1,4 +1,5 @@
-//! What the workers tell their launcher: which worker an error names, and who waits for whom.
+//! The lines from the workers to their launcher: which worker an error names, and who waits for
+//! whom.
 //!
 //! A worker that fails takes others with it, and these may end before it does: after a panic it
 //! unwinds, and the others are told at once. So the order of their ends does not tell whose fault
@@ -45,11 +46,12 @@ pub(super) struct Named {
     pub(super) blame: Blame,
     /// The position of this name among all that were read.
     order: usize,
-    /// When it was read, or the same was read again.
+    /// The last time at which it was read.
     read: Instant,
 }
 
-/// How long a name counts. A program may go on after an error, and fail of another one later.
+/// The time that a name counts. A program may go on after an error, and fail of another one
+/// later.
 const LASTS: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -92,8 +92,8 @@ pub struct Launch {
     pub keep_going: bool,
     /// The file for the timeline of all workers' calls, if there is to be one.
     pub profile: Option<PathBuf>,
-    /// How many processes are started, at most and in all, in the place of workers that fail. Then
-    /// the others go on, too.
+    /// The number of processes that are started, at most and in all, in the place of workers that
+    /// fail. Then the others go on, too.
     pub max_restarts: usize,
     /// Whether standard error shows the variables that are set for each worker.
     pub print_environment: bool,
@@ -103,10 +103,10 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
 }
 
-/// How a launch ended.
+/// The result of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What ended the launch.
+    /// The event that ended the launch.
     pub outcome: Outcome,
     /// The workers that got `SIGKILL` because they had not ended within [`GRACE`], in order.
     pub killed: Vec<usize>,
@@ -115,11 +115,11 @@ pub struct Report {
     /// Whether output was dropped, because its reader did not take it within [`READING`] of the end
     /// of a launch with a timeout.
     pub unread: bool,
-    /// What became of the profile, if there was to be one: an error in words if it was not written.
+    /// The fate of the profile, if there was to be one: an error in words if it was not written.
     pub profiled: Option<Result<Profiled, String>>,
 }
 
-/// What ended a launch.
+/// The event that ended a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every worker ended with status 0, or the launch recovered: at least one worker still ran or
@@ -147,7 +147,7 @@ pub enum Outcome {
     },
 }
 
-/// Why a launch did not begin. No process that it started is left.
+/// The reason why a launch did not begin. No process that it started is left.
 #[derive(Debug)]
 pub enum StartError {
     /// The program cannot be started.
@@ -168,7 +168,7 @@ pub enum StartError {
     },
     /// The launcher itself failed.
     Launcher {
-        /// What it was doing.
+        /// The action that failed.
         doing: &'static str,
         /// The system's error.
         source: io::Error,

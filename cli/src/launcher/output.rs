@@ -74,7 +74,7 @@ impl Stream {
     }
 }
 
-/// What the thread that passes on output is given while it runs.
+/// A command to the thread that passes on output.
 enum Given {
     /// The outputs of a further worker.
     Streams(Vec<Stream>),

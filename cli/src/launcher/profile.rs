@@ -28,7 +28,7 @@ pub(super) struct Profile {
     folder: PathBuf,
 }
 
-/// What became of a profile.
+/// The fate of a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profiled {
     /// The number of runs and calls in it.
@@ -37,7 +37,7 @@ pub struct Profiled {
     pub dropped: u64,
 }
 
-/// What one thread of a process of a worker did.
+/// The calls of one thread of a worker's process.
 struct Track {
     worker: usize,
     contents: Contents,
@@ -48,7 +48,7 @@ impl Profile {
     /// Prepares a profile of `workers` workers. Everything that can be refused is refused now.
     pub(super) fn begin(path: &Path, workers: usize) -> io::Result<Profile> {
         let is_new = !path.exists();
-        // What the file has stays until there is a new profile.
+        // The old content of the file stays until there is a new profile.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

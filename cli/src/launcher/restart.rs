@@ -1,4 +1,4 @@
-//! When a worker that failed is replaced.
+//! The decision when a failed worker is replaced.
 
 use std::time::{Duration, Instant};
 

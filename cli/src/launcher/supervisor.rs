@@ -23,14 +23,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the launcher looks, after a worker has ended, whether another waits for it in vain.
+/// The time between two looks, after a worker has ended, whether another waits for it in vain.
 const LOOKS: Duration = Duration::from_millis(250);
 
-/// The time for which it must do so. The one that ended may have joined and left at once, and the
+/// The time that it must do so. The one that ended may have joined and left at once, and the
 /// other be about to find that out.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
-/// How often the launcher reads what workers tell. They drop what a full pipe does not take.
+/// The time between two reads of the workers' lines. They drop what a full pipe does not take.
 const READS: Duration = Duration::from_secs(1);
 
 /// The stage of a launch: see the module documentation.
@@ -57,7 +57,7 @@ pub(super) struct Supervisor<'l> {
     stage: Stage,
     /// The end of the timeout.
     deadline: Option<Instant>,
-    /// How many workers were replaced, or are to be.
+    /// The number of workers that were replaced, or are to be.
     restarts: usize,
     /// For each worker, its replacements in a row.
     rows: Vec<Row>,
@@ -278,7 +278,7 @@ impl<'l> Supervisor<'l> {
     /// failed at once. `why` says in words which worker it is and how it ended.
     fn replace(&mut self, index: usize, why: String) {
         let worker = &self.workers[index];
-        // What the lost process started would disturb its replacement.
+        // Children of the lost process would disturb its replacement.
         worker.signal(Signal::KILL);
         self.restarts += 1;
         let at = Instant::now() + self.rows[index].pause(worker.begun.elapsed());

@@ -53,7 +53,7 @@ const START: Duration = Duration::from_secs(30);
 /// The exit status of a process that did not become a worker. It is not read.
 const FAILED: i32 = 127;
 
-/// How a worker ended.
+/// The end of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The worker exited with this status.
@@ -78,7 +78,7 @@ pub struct Ended {
     pub worker: usize,
     /// Its process id.
     pub pid: i32,
-    /// How it ended.
+    /// The kind of its end.
     pub end: End,
 }
 
@@ -133,7 +133,7 @@ pub(super) type Environment = Vec<(&'static str, String)>;
 pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) begun: Instant,
-    /// How the worker ended, once the launcher has seen it. The process is reaped when this is
+    /// The end of the worker, once the launcher has seen it. The process is reaped when this is
     /// dropped.
     pub(super) end: Option<End>,
     child: Child,

@@ -13,7 +13,7 @@ const LARGE_PERIOD: u64 = 4;
 /// A message of each rank to another one. Every rank sends one and receives one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Messages {
-    /// How far the receiver is from its sender, in ranks.
+    /// The distance of the receiver from its sender, in ranks.
     distance: usize,
     count: usize,
     tag: u64,

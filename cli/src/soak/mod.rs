@@ -34,7 +34,7 @@ use worker::Told;
 /// process.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// How often the parent checks for due actions and for hangs, and how often it reports progress.
+/// The time between two checks for due actions and for hangs, and between two reports of progress.
 const LOOKS: Duration = Duration::from_millis(100);
 const TELLS: Duration = Duration::from_millis(500);
 
@@ -65,7 +65,7 @@ pub struct Progress {
     pub pauses: u64,
     /// The number of processes that were stopped past the deadline of the others.
     pub stops: u64,
-    /// How often a process formed a group with others again, after an error.
+    /// The number of times that a process formed a group with others again, after an error.
     pub reforms: u64,
     /// The longest time from a kill, or from the beginning of a later call, until the rank got its
     /// error.

@@ -96,7 +96,7 @@ impl Plan {
                     (Flow::Control, _, _) => call.op = ReduceOp::Min,
                     // All ranks' parts change places.
                     (Flow::Everyone, Work::Moves, Extent::Parts) => call.in_place = false,
-                    // What is received twice is the same.
+                    // Data received twice are the same.
                     (_, Work::Combines, _) | (_, Work::Moves, Extent::Whole) => {}
                     (Flow::FromRoot | Flow::ToRoot | Flow::Pair, Work::Moves, Extent::Parts) => {}
                 }

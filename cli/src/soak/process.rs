@@ -23,7 +23,7 @@ pub(super) struct Process {
     pub(super) lost: u64,
     /// Bytes that it has contributed so far.
     pub(super) bytes: u64,
-    /// When it last reported, or was continued.
+    /// The time at which it last reported, or was continued.
     pub(super) heard: Instant,
     child: Child,
 }

@@ -1,4 +1,4 @@
-//! Why a rank of a soak stops.
+//! The reason why a rank of a soak stops.
 
 use consonance::Error;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// give the process up.
 const GIVES_UP: Duration = Duration::from_millis(400);
 
-/// How long processes wait for each other to form a group.
+/// The time that processes wait for each other to form a group.
 const MEETS: Duration = Duration::from_secs(30);
 
 /// The staging memory of a rank: even data of some KiB pass through it in several parts, and large
@@ -127,7 +127,7 @@ struct State {
     index: usize,
     round: u64,
     bytes: u64,
-    /// When this process last reported its round.
+    /// The time at which this process last reported its round.
     told: Option<Instant>,
     stop: Arc<AtomicBool>,
 }

@@ -24,7 +24,7 @@ const GAIN: f64 = 0.97;
 /// No call may take more than this part of the time, whatever others gain.
 const LOSS: f64 = 1.03;
 
-/// How often a number of bytes is halved or doubled.
+/// The number of times that a number of bytes is halved or doubled.
 const STEPS: usize = 3;
 
 /// The result for one knob.
@@ -52,13 +52,14 @@ pub fn tune(
     mut progress: impl FnMut(usize, &Knob),
     mut gain: impl FnMut(&Gain),
 ) -> Result<Tuning, String> {
-    // What programs have that read no file of knobs.
+    // Take the knobs of programs without a file of knobs.
     measure_once();
     let mut best = settled().map_err(|error| error.to_string())?.tuning;
     let end = Instant::now() + time;
     for (index, &knob) in knobs.iter().enumerate() {
         progress(index, knob);
-        // What takes longer, or finds better values and goes on, leaves less time for the others.
+        // A knob that takes longer, or finds better values and goes on, leaves less time for the
+        // others.
         let trials: usize = knobs[index..].iter().map(|knob| works(knob, best.get(knob))).sum();
         let slice = end.saturating_duration_since(Instant::now()) / u32::try_from(trials.max(1)).unwrap_or(u32::MAX);
         let (before, mut time) = (best.get(knob), 1.0);

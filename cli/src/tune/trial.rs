@@ -70,7 +70,7 @@ impl Ranks {
     }
 }
 
-/// What a rank gives and gets in all turns of a trial: new pages would take longer than a call.
+/// The buffers of a rank in all turns of a trial: new pages would take longer than a call.
 struct Buffers {
     count: usize,
     rows: usize,

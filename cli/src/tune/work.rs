@@ -11,7 +11,7 @@ pub(super) struct Work {
     size: Size,
 }
 
-/// What the ranks call.
+/// The call of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     /// This collective, with rank 0 as root.
@@ -28,7 +28,7 @@ pub(super) enum Call {
     Fold,
 }
 
-/// Which ranks make the call.
+/// The ranks that make the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Company {
     /// Two threads.

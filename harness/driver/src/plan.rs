@@ -1,8 +1,8 @@
-//! Which calls fail, and which work is late.
+//! The calls that fail, and the work that is late.
 
 use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
 
-/// Which calls fail, and which work is late. It is written as words:
+/// The calls that fail, and the work that is late. It is written as words:
 ///
 /// * `fail=cuMemAlloc_v2:2:700`: the second call of the function returns 700, and does nothing.
 /// * `delay=3`: a stream begins its work at the fourth query after the work was enqueued.

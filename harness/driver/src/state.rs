@@ -39,7 +39,7 @@ pub(crate) struct State {
     /// The copies to the host so far.
     pub(crate) copies: u64,
     pub(crate) is_initialized: bool,
-    /// How often the context of each device is retained.
+    /// The number of retains of each device's context.
     pub(crate) retained: BTreeMap<usize, u64>,
     last_handle: u64,
     pub(crate) machine: Machine,
@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(crate) kernels: BTreeMap<u64, (u64, Arc<Kernel>)>,
     pub(crate) streams: BTreeMap<u64, Stream>,
     pub(crate) events: BTreeMap<u64, Event>,
-    /// What a program with a real driver must not do.
+    /// The misuse that a real driver would not forgive.
     pub(crate) misuse: Vec<String>,
     /// The error of work. A context with one is of no use anymore: every call returns it.
     pub(crate) fault: Option<(CUresult, String)>,

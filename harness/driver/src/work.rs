@@ -1,4 +1,4 @@
-//! What a stream has to do.
+//! The work of a stream.
 
 use crate::{event::Event, machine::Machine, pinned::Pinned};
 use std::{
@@ -25,7 +25,7 @@ pub(crate) enum Work {
     Launch { kernel: Arc<crate::machine::Kernel>, blocks: [u32; 3], threads: [u32; 3], parameters: Vec<u8> },
 }
 
-/// What work needs.
+/// The means that work needs.
 pub(crate) struct Place<'s> {
     pub(crate) machine: &'s mut Machine,
     pub(crate) pinned: &'s BTreeMap<usize, Pinned>,

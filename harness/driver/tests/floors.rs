@@ -164,7 +164,7 @@ fn endless_work_is_left_behind() {
     assert_eq!(fake.misuse(), [""; 0]);
 }
 
-/// What is dropped while work uses it is freed when the work has ended, and not before.
+/// Memory that is dropped while work uses it is freed when the work has ended, and not before.
 #[test]
 fn memory_is_freed_after_the_work() {
     let fake = Fake::new("delay=40");

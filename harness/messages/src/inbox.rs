@@ -32,7 +32,7 @@ pub(crate) enum News {
     Message(Vec<u8>),
     /// The group was aborted.
     Ended(End),
-    /// That rank has left and sent no more messages.
+    /// The rank has left and sent no more messages.
     Left,
     /// The deadline has passed.
     Late,

@@ -1,12 +1,12 @@
-//! Why a launch ended early.
+//! The reason why a launch ended early.
 
 use std::fmt;
 
-/// Why an access or a launch was refused. `line` is a line of the module's text, counted from 1; it
-/// is 0 for an access of the host, which no line makes.
+/// The reason why an access or a launch was refused. `line` is a line of the module's text, counted
+/// from 1; it is 0 for an access of the host, which no line makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What went wrong.
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// The line of PTX that was executed, 0 if none.
     pub line: u32,

@@ -1,4 +1,4 @@
-//! Where the state spaces are among generic addresses.
+//! The windows of the state spaces among generic addresses.
 //!
 //! Each window is 4 GiB, far below global memory, and begins at offset 0 of its space. What is in
 //! no window and in no allocation is out of bounds: null pointers are.

@@ -46,7 +46,7 @@ use std::sync::Arc;
 pub struct Module {
     text: String,
     translation: Translation,
-    /// What memories know this module by.
+    /// The identity by which memories know this module.
     identity: Arc<()>,
 }
 

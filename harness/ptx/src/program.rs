@@ -34,7 +34,7 @@ pub(crate) struct Program {
     pub(crate) code: Vec<Step>,
     /// The line of each step.
     pub(crate) lines: Vec<u32>,
-    /// What planes hold at the start. Others hold nothing in particular.
+    /// The content of planes at the start. Others hold nothing in particular.
     pub(crate) constants: Vec<(Register, Constant)>,
     /// The bits of each plane's register.
     pub(crate) planes: Vec<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct Program {
 pub struct Parameter {
     /// The name in the text.
     pub name: String,
-    /// Where it begins, in bytes.
+    /// The offset of its first byte.
     pub offset: usize,
     /// Its size in bytes.
     pub bytes: usize,
@@ -93,7 +93,7 @@ pub(crate) enum Special {
     TotalShared,
 }
 
-/// Which lanes a lane mask has, compared with the own.
+/// The lanes of a lane mask, compared with the own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaneOrder {
     Less,
@@ -120,7 +120,7 @@ pub(crate) type Comparison = Box<dyn Fn(&Plane, &Plane) -> u32 + Send + Sync>;
 /// Computes a plane and carries from three planes and carries.
 pub(crate) type Carrying = Box<dyn Fn([u64; 3], bool) -> (u64, bool) + Send + Sync>;
 
-/// What a step does.
+/// The action of a step.
 pub(crate) enum Action {
     Unary {
         to: Register,
@@ -223,7 +223,7 @@ pub(crate) struct Barrier {
     pub(crate) reduction: Option<BarrierReduction>,
 }
 
-/// What a barrier computes of the predicates of all threads.
+/// The reduction of the predicates of all threads at a barrier.
 #[derive(Clone, Copy)]
 pub(crate) struct BarrierReduction {
     pub(crate) kind: ReductionKind,
@@ -232,7 +232,7 @@ pub(crate) struct BarrierReduction {
     pub(crate) to: u32,
 }
 
-/// How predicates are reduced.
+/// The operation that reduces predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReductionKind {
     Count,
@@ -251,7 +251,7 @@ pub(crate) struct Shuffle {
     pub(crate) members: Register,
 }
 
-/// Which lane a shuffle reads.
+/// The lane that a shuffle reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShuffleMode {
     Up,
@@ -269,7 +269,7 @@ pub(crate) struct Vote {
     pub(crate) members: Register,
 }
 
-/// What a vote tells.
+/// The question of a vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VoteMode {
     All,

@@ -75,7 +75,7 @@ fn a_barrier_removed_is_found() {
     let module = planted("tree", "bar.sync", "// bar.sync");
     for seed in 0..8 {
         let fault = run_tree(&module, seed).expect_err("a fault");
-        // Which one depends on whether the reader or the writers came first.
+        // The kind depends on whether the reader or the writers came first.
         assert!(matches!(fault.kind, FaultKind::Race | FaultKind::Uninitialised), "{fault}");
     }
 }

@@ -10,7 +10,7 @@ use consonance::{Element, Error, Mailbox, ReduceOp};
 use consonance_spec::{DType, for_each_dtype, messages};
 use std::thread;
 
-/// What a receive returned: the sender, and the keys of the elements.
+/// The result of a receive: the sender, and the keys of the elements.
 type Received = Result<(usize, Vec<u64>), Error>;
 
 /// Judges an exchange: which message each receive gets, its elements, and that the two ends of a

@@ -159,7 +159,7 @@ fn may_go_on(communicator: &Communicator, call: &Collective) -> bool {
         && communicator.topology(None).is_some_and(is_message)
 }
 
-/// What each rank was told, if it made the call.
+/// The result of each rank, if it made the call.
 type Results = [Option<Result<(), Error>>];
 
 /// Whether a rank waited for another rank than the odd one until its deadline.

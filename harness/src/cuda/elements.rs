@@ -33,7 +33,7 @@ pub enum Work {
 /// Work on elements that a seed chooses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElementsCase {
-    /// What is done.
+    /// The work on the elements.
     pub work: Work,
     /// The type of the elements.
     pub dtype: DType,

@@ -53,7 +53,7 @@ fn nearest(number: Exact, infinity: u16, value: impl Fn(u16) -> f64) -> u16 {
     // Infinity stands for the number that would follow the greatest.
     let end = 2.0 * value(infinity - 1) - value(infinity - 2);
     let is_below = |bits: u16| magnitude > if bits == infinity { end } else { value(bits) };
-    // How many of the numbers from 0 on are below: bit by bit.
+    // Count the numbers from 0 on that are below: bit by bit.
     let above = (0..16).rev().map(|bit| 1 << bit).fold(0, |found: u16, bit| {
         if found + bit <= infinity + 1 && is_below(found + bit - 1) { found + bit } else { found }
     });

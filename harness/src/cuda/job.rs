@@ -33,7 +33,7 @@ pub(super) struct Buffer {
     pub(super) after: After,
 }
 
-/// What a buffer must hold after the launches.
+/// The content that a buffer must have after the launches.
 pub(super) enum After {
     /// Elements of this type with these bytes.
     Elements(DType, Vec<u8>),

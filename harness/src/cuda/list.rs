@@ -12,8 +12,8 @@ const BLOCK: usize = 256;
 /// The most sources of a fold.
 const SOURCES: usize = 9;
 
-/// How the buffers of a case lie: each begins at a vector, each one element after one, or each one
-/// element later than the one before.
+/// The offsets of a case's buffers: each begins at a vector, each one element after one, or each
+/// one element later than the one before.
 const OFFSETS: [&[usize]; 3] = [&[0], &[1], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]];
 
 /// The sizes before, along and after the axis, and the numbers of replicas.

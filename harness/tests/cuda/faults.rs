@@ -5,7 +5,7 @@ use consonance_harness::cuda::{Case, Interpreter};
 use consonance_kernels::cuda::kernels::modules;
 use consonance_spec::{DType, ReduceOp};
 
-/// What runs a kernel of the suite.
+/// The suite that runs a kernel.
 #[derive(Clone, Copy)]
 enum Suite {
     Fold,

@@ -47,7 +47,7 @@ pub fn places(name: &str, sources: &str) -> io::Result<BTreeSet<Place>> {
     let mut copiers = BTreeSet::from(["memcpy", "memmove"]);
     let copies = |copiers: &BTreeSet<&str>, call: &Call| {
         let of = |address: u64| (call.caller.clone(), address);
-        // Who jumps between the two instructions may have loaded something else.
+        // Code that jumps between the two instructions may have loaded something else.
         let is_short =
             |short: &RangeInclusive<u64>| jumps.range(of(*short.start())..=of(*short.end())).next().is_none();
         (copiers.contains(&*call.callee) || keepers.contains(&(call.caller.clone(), call.callee.clone())))

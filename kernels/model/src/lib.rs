@@ -15,7 +15,7 @@
     reason = "for the tests of this crate; the protocol's files have docs where they are used"
 )]
 
-// What stands in for the machine.
+// Replacements of the machine.
 mod data;
 pub mod fault;
 #[macro_use]

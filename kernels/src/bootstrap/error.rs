@@ -7,7 +7,7 @@ use std::{error, fmt, io, time::Duration};
 const OTHER_JOB: &str = "one that runs but is not found is on another host, or has another cluster (addresses are compared \
                          as text), CONSONANCE_JOB or Slurm step";
 
-/// Why a process has no meeting, or no group.
+/// The reason why a process has no meeting, or no group.
 #[derive(Debug)]
 pub enum MeetingError {
     /// The deadline passed, and some tasks have no process.

@@ -24,12 +24,12 @@ pub struct Formation {
     proposal: Option<Proposal>,
     /// Messages to send, except hellos.
     outbox: Vec<(usize, Message)>,
-    /// How the attempt ended. `None` during an attempt, and before the first.
+    /// The end of the attempt. `None` during an attempt, and before the first.
     outcome: Option<Outcome>,
     is_active: bool,
 }
 
-/// How an attempt ended before its deadline.
+/// The end of an attempt before its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// This group is formed.

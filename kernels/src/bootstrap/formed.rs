@@ -30,7 +30,7 @@ pub struct Member {
     pub replicas: usize,
 }
 
-/// How a member is gone.
+/// The end of a member that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// Its process has ended, for any reason, without a message.

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time for which a process that has just ended may still hold its socket name.
+/// The time that a process that has just ended may still hold its socket name.
 const HANDOVER: Duration = Duration::from_millis(200);
 
 /// The interval between attempts to connect to missing tasks: the first, and the longest.
@@ -51,7 +51,7 @@ pub struct Meeting {
     /// Connections over which no hello has come, in the order of arrival.
     strangers: Vec<Link>,
     formation: Formation,
-    /// How many more processes of another build are searched for in this attempt.
+    /// The number of further searches for processes of another build in this attempt.
     searches: usize,
     buffer: Vec<u8>,
     /// The segment of the group that is being formed.

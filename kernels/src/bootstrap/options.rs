@@ -68,7 +68,7 @@ pub(super) fn name(options: &MeetingOptions, task: usize) -> String {
     format!("consonance-{}-{:032x}-{task}", socket::user(), options.digest)
 }
 
-/// What a process that listens says of itself to processes of other jobs, in the name of a socket.
+/// The notice of a listening process to processes of other jobs, in the name of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) digest: u128,

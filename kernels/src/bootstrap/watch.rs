@@ -31,9 +31,9 @@ use std::{
 /// Enough for a thread's own frames, and for a small `on_gone`.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How often a member that is said to have died is asked for its state, once a millisecond. Between
-/// the signal that ends a process and the end of its first thread the system does not tell for a
-/// moment.
+/// The number of times that a member reported dead is asked for its state, once a millisecond.
+/// Between the signal that ends a process and the end of its first thread the system does not tell
+/// for a moment.
 const QUESTIONS: usize = 20;
 
 /// Watches the other members of a group until it is dropped.
@@ -68,7 +68,8 @@ struct Living {
     link: Arc<Link>,
 }
 
-/// What the threads share: the members of which they have told, and the function that they tell.
+/// State that the threads share: the members that they have reported, and the function to report
+/// to.
 struct Told<F>(Mutex<(Vec<usize>, F)>);
 
 impl Watch {
@@ -188,7 +189,7 @@ impl<F: Fn(usize, Gone)> Told<F> {
     }
 }
 
-/// How the process at the other end of a link that will carry no more packets is gone.
+/// Returns how the process went at the other end of a link that will carry no more packets.
 fn how_gone(link: &Link) -> Gone {
     // Members send each other nothing while the group exists, so a packet means `Leave`.
     if socket::has_packet(&link.socket) { Gone::Left } else { Gone::Ended }

@@ -3,7 +3,7 @@
 
 use crate::tuning;
 
-/// What is known about where the data of a reduction are and where its results go.
+/// Hints about the places of a reduction's data and of its results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheHints {
     pub(crate) from: Locality,
@@ -22,7 +22,7 @@ impl CacheHints {
     }
 }
 
-/// Where data are.
+/// The place of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locality {
     /// In this core's own caches, if they fit.

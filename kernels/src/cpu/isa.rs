@@ -10,7 +10,7 @@ use std::{fmt, sync::LazyLock};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// What the build targets: SSE2 on `x86_64`, NEON on `aarch64`.
+    /// The instruction set that the build targets: SSE2 on `x86_64`, NEON on `aarch64`.
     Baseline,
     /// AVX2 and F16C, on `x86_64`.
     Avx2,

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 pub type CUdevice = c_int;
 /// An address in the memory of a device.
 pub type CUdeviceptr = u64;
-/// What a function of the driver returns.
+/// The result of a function of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CUresult(pub c_int);
@@ -120,13 +120,13 @@ pub mod function_attribute {
 pub mod jit {
     use std::ffi::c_int;
 
-    /// Where it writes what it has to say.
+    /// The buffer for its messages.
     pub const INFO_LOG: c_int = 3;
-    /// How many bytes there are for that.
+    /// The number of bytes of that buffer.
     pub const INFO_LOG_BYTES: c_int = 4;
-    /// Where it writes errors.
+    /// The buffer for errors.
     pub const ERROR_LOG: c_int = 5;
-    /// How many bytes there are for that.
+    /// The number of bytes of that buffer.
     pub const ERROR_LOG_BYTES: c_int = 6;
 }
 

@@ -1,4 +1,4 @@
-//! Who holds up whom: at a deadline, a rank follows the chain of waits to its end.
+//! Chains of waits: at a deadline, a rank follows the chain of waits to its end.
 //!
 //! The peer for which a rank waits may wait for another rank in turn, and that one for a third. The
 //! rank at the end of the chain waits for nobody: it computes, was stopped, or does not come.
@@ -32,9 +32,9 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What `Sleeper::blocker` holds: the rank that is waited for plus 1, in the numbering of the top
-/// group, or 0 after the wait; [`GAVE_UP`]; and in the upper half `Sleeper::progress`, as it was
-/// when the waiting rank last checked what it waits for.
+/// The content of `Sleeper::blocker`: the rank that is waited for plus 1, in the numbering of the
+/// top group, or 0 after the wait; [`GAVE_UP`]; and in the upper half `Sleeper::progress`, as it
+/// was when the waiting rank last checked what it waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Blocked(u64);
 

@@ -1,4 +1,4 @@
-//! When a process measures how it copies: before the first large call of a group.
+//! The time at which a process measures its copies: before the first large call of a group.
 //!
 //! Rank 0 of the group of all processes measures, before it arrives, and tells the others in the
 //! segment. They wait for it in this call, and take its knobs before their next large call. No knob

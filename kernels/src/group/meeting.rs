@@ -1,4 +1,4 @@
-//! How the ranks of a group meet in a call: they arrive, compare their calls, and go on.
+//! The meeting of a group's ranks in a call: they arrive, compare their calls, and go on.
 //!
 //! # The protocol
 //!

@@ -1,4 +1,4 @@
-//! Who a rank is.
+//! The identity of a rank.
 
 use super::{
     end::abort::{Abort, Fault, Reason},

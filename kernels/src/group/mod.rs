@@ -1,4 +1,4 @@
-//! How ranks meet and share memory: the protocol under every collective of one host.
+//! Meetings of ranks, and memory that they share: the protocol under every collective of one host.
 //!
 //! # The protocol
 //!
@@ -18,8 +18,8 @@
 //! 4. **Depart.** A rank that shared memory waits until every rank has announced that it is done. A
 //!    rank that shared nothing does not wait.
 //!
-//! Where small data go one way between processes, ranks do not meet: who gives data waits for
-//! nobody, and who takes them for the giver alone. Each arrives, as above, and agrees with the
+//! If small data go one way between processes, ranks do not meet: a giver of data waits for no
+//! rank, and a taker only for the giver. Each arrives, as above, and agrees with the
 //! others at its next step at the latest. See `meeting.rs`.
 //!
 //! A rank changes its own state only: *away* → *arrived* (1) → *inside* a chunk of others' memory

@@ -15,12 +15,12 @@ use std::cell::Cell;
 
 /// A rank of a group, and all that it makes steps with.
 pub(crate) struct Participant {
-    /// How this rank meets its peers.
+    /// The meeting of this rank with its peers.
     pub(crate) meeting: Meeting,
-    /// Where this rank copies in its data, if its peers cannot read them in place.
+    /// The memory into which this rank copies its data, if its peers cannot read them in place.
     pub(super) staging: Option<Staging>,
     pub(super) addresses: Addresses,
-    /// How the data of the last step went that shared memory, until somebody asks.
+    /// The path of the data of the last step that shared memory, until it is asked for.
     pub(super) path: Cell<Option<Path>>,
 }
 

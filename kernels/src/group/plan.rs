@@ -73,8 +73,8 @@ impl Targets {
     }
 }
 
-/// What protocol selection depends on: number of ranks, slot size, whether cross-process reads
-/// work, and the knobs of the group.
+/// The properties on which the choice of a protocol depends: number of ranks, slot size, whether
+/// cross-process reads work, and the knobs of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Number of ranks.
@@ -88,7 +88,7 @@ pub struct Topology {
     pub tuning: &'static Tuning,
 }
 
-/// How the data of a step go from rank to rank.
+/// The way of a step's data from rank to rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The payloads are in the call descriptors.
@@ -109,8 +109,8 @@ pub enum Protocol {
     TwoShot(Windows),
 }
 
-/// How the data of a call went from rank to rank: a [`Protocol`] for profiles. A message is inline,
-/// too.
+/// The way that a call's data went from rank to rank: a [`Protocol`] for profiles. A message is
+/// inline, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Path {

@@ -133,11 +133,11 @@ impl<'a> From<&'a [u8]> for Inline<'a> {
     }
 }
 
-/// What a rank brings to a call.
+/// The arguments of a rank's arrival in a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival<'a> {
     pub(crate) signature: &'a Signature,
-    /// How the rank shares memory.
+    /// The rank's access to shared memory.
     pub(crate) access: Access,
     /// Bytes of this rank's data.
     pub(crate) bytes: usize,
@@ -145,9 +145,9 @@ pub(crate) struct Arrival<'a> {
     /// Bytes of the payload of the only peer, as far as this rank knows: only the speed depends on
     /// it.
     pub(crate) awaited: usize,
-    /// Where the others may read this rank's data; null if they may not.
+    /// The address at which the others may read this rank's data; null if they may not.
     pub(crate) input: *const u8,
-    /// Where the others may write this rank's result; null if they may not.
+    /// The address at which the others may write this rank's result; null if they may not.
     pub(crate) output: *mut u8,
 }
 
@@ -195,7 +195,7 @@ pub(crate) struct Post<'a> {
     bytes: usize,
     payload: Inline<'a>,
     input: *const u8,
-    /// Where the others may write this rank's result. Where they do not, the
+    /// The address at which the others may write this rank's result. If they do not, the
     /// [count](count_word) of the call, for reports.
     output: *mut u8,
     /// Whether all ranks have as many bytes.
@@ -267,7 +267,7 @@ pub(super) fn fetch_descriptor(descriptor: &CallDescriptor, ranks: usize) {
     fetch_to_write(ptr::from_ref(descriptor).cast(), bytes);
 }
 
-/// What a rank compares of its own call with the calls of its peers.
+/// The parts of a rank's own call that it compares with the calls of its peers.
 #[derive(Clone, Copy)]
 pub(super) struct Posted {
     pub(super) fingerprint: u64,

@@ -23,7 +23,7 @@ pub struct PostedCall {
     pub counts: Option<Vec<u64>>,
     /// The digest of all that ranks compare.
     fingerprint: u64,
-    /// Why the rank's own call is invalid, if it is.
+    /// The reason why the rank's own call is invalid, if it is.
     pub refusal: Option<String>,
 }
 

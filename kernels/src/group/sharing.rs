@@ -19,8 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank that gives up waits for ranks of other processes that are in its memory: longer
-/// than a chunk takes. Such a process may be stopped or dead, and may have written any value.
+/// The time that a rank that gives up waits for ranks of other processes that are in its
+/// memory: longer than a chunk takes. Such a process may be stopped or dead, and may have written
+/// any value.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// A rank that may share memory, from arrival to departure. If it is dropped before the departure,

@@ -23,7 +23,7 @@ use std::{collections::HashMap, ops::Range, sync::Arc};
 pub(crate) struct GroupState {
     pub(super) tuning: &'static Tuning,
     pub(super) backing: Backing,
-    /// How a waiting rank waits before it sleeps.
+    /// The policy of a waiting rank before it sleeps.
     pub(crate) wait_policy: WaitPolicy,
     /// The ranks that are threads of this process, in a top group of processes.
     local: Range<usize>,

@@ -1,4 +1,4 @@
-//! How a rank waits for its peers, and wakes them.
+//! Waits of a rank for its peers, and its wake-ups of them.
 
 use super::{
     end::abort::{Fault, Reason},
@@ -19,19 +19,20 @@ use std::{
 /// Whether a wait goes on.
 pub type KeepWaiting = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How long a wait sleeps before it asks: a user who interrupts it does not notice the delay.
+/// The time that a wait sleeps before it asks: a user who interrupts it does not notice the
+/// delay.
 const ASKS_EVERY: Duration = Duration::from_millis(100);
 
 /// A rank of a group, and how it waits for its peers.
 pub(crate) struct Waiter {
     pub(crate) member: Member,
-    /// How long a call waits for peers.
+    /// The time that a call waits for peers.
     timeout: Duration,
-    /// How long this call has slept while it waited for peers.
+    /// The time that this call has slept while it waited for peers.
     slept: Cell<Duration>,
     /// The ranks of this process for which this rank does not wait while they are idle.
     company: Range<usize>,
-    /// What a wait asks now and then.
+    /// The function that a wait asks now and then.
     pub(super) keep_waiting: Option<KeepWaiting>,
 }
 

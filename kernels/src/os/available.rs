@@ -1,4 +1,4 @@
-//! How much memory this process can still take.
+//! The amount of memory that this process can still take.
 
 use std::{fs, path::Path};
 

@@ -49,7 +49,7 @@ enum Class {
     Large,
 }
 
-/// How bytes were copied.
+/// The way to copy bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// In this way.
@@ -206,7 +206,7 @@ fn choose(tuning: &Tuning, times: &[Time]) -> Tuning {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole at any time.
+    // The content of these locks is whole at any time.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! What a process tells the launcher that started it, in lines of a pipe.
+//! Lines from a process to the launcher that started it, in a pipe.
 
 use crate::sync::fork::PerProcess;
 #[cfg(target_os = "linux")]
@@ -36,11 +36,11 @@ pub struct Line {
     pub worker: usize,
     /// The process that tells it.
     pub process: u32,
-    /// What it tells.
+    /// The news of the line.
     pub news: News,
 }
 
-/// What a process tells.
+/// The news of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// It is about to form a group that need not have all workers of the launch.
@@ -55,7 +55,7 @@ pub enum News {
     Blames(u32, Blame),
 }
 
-/// What an error says of the process that it names.
+/// The blame of the process that an error names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// It failed, and the others with it.
@@ -68,7 +68,7 @@ pub enum Blame {
     Differs,
 }
 
-/// What was told already: a program that goes on after an error may see the same one many times.
+/// The news so far: a program that goes on after an error may see the same one many times.
 #[derive(Default)]
 struct Told {
     /// Whether a group was told of.

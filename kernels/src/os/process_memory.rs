@@ -24,7 +24,7 @@ pub(crate) struct Process {
     pub(crate) group: [u8; 16],
 }
 
-/// Why memory was not read.
+/// The reason why memory was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
     /// The process does not exist any more.

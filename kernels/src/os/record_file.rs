@@ -6,7 +6,7 @@
 //! the write fails, and records are dropped and counted. Without the write, a store to the mapping
 //! would raise `SIGBUS`.
 //!
-//! **What remains**: if another process cuts the file off, a store raises `SIGBUS`. The file is
+//! **A remaining risk**: if another process cuts the file off, a store raises `SIGBUS`. The file is
 //! therefore for a folder that only this program's launcher uses.
 
 use crate::sync::plain::{AtomicU64, Ordering};
@@ -130,7 +130,7 @@ impl RecordFile {
     }
 }
 
-/// What such a file has.
+/// The content of such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
     /// The id of the process that wrote it.

@@ -24,11 +24,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a thread polls for the next job before it sleeps: a program that makes calls one after
-/// the other wakes no thread.
+/// The time that a thread polls for the next job before it sleeps: a program that makes calls
+/// one after the other wakes no thread.
 const LOOKS_FOR_JOB: Duration = Duration::from_micros(10);
 
-/// How long the caller polls for the end of a job before it sleeps: about the time of a wake-up.
+/// The time that the caller polls for the end of a job before it sleeps: about the time of a
+/// wake-up.
 const LOOKS_FOR_END: Duration = Duration::from_micros(50);
 
 /// Polls between two readings of the clock.

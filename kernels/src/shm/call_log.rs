@@ -51,12 +51,12 @@ pub struct Entry {
     pub head: u32,
     /// Bytes of the rank's own data.
     pub bytes: u64,
-    /// How the call ended, if it has.
+    /// The end of the call, if it has ended.
     pub outcome: Outcome,
 }
 
 coded! {
-    /// How a call ended.
+    /// The end of a call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum Outcome {

@@ -98,8 +98,8 @@ macro_rules! coded {
 pub(super) use coded;
 
 coded! {
-    /// How a rank shares memory in a step. Descriptors must be equal in this and in the call's
-    /// code.
+    /// The access of a rank to shared memory in a step. Descriptors must be equal in this and in
+    /// the call's code.
     #[derive(Clone, Copy, PartialEq, Eq)]
     #[repr(u8)]
     pub(crate) enum Access {
@@ -128,7 +128,7 @@ impl Access {
 }
 
 coded! {
-    /// Why a group was ended.
+    /// The reason why a group was ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[repr(u8)]
     pub enum Reason {

@@ -1,4 +1,4 @@
-//! How a process is said to have died in the words of `life.rs`, and how others hear of it.
+//! Reports of deaths of processes in the words of `life.rs`, and the waits for them.
 
 use super::{life::change, mapping::Beside, segment::Segment};
 #[cfg(test)]

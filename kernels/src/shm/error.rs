@@ -1,13 +1,13 @@
-//! Why a segment was not made, opened or inspected.
+//! The reason why a segment was not made, opened or inspected.
 
 use std::{fmt, io};
 
-/// Why a segment was not made, opened or inspected.
+/// The reason why a segment was not made, opened or inspected.
 #[derive(Debug)]
 pub enum SegmentError {
     /// No segment has such a shape.
     Shape {
-        /// What is wrong with the shape.
+        /// The fault of the shape.
         what: &'static str,
         /// The values that are valid.
         expected: String,
@@ -16,7 +16,7 @@ pub enum SegmentError {
     },
     /// The file is not the group's segment.
     Foreign {
-        /// What differs.
+        /// The part that differs.
         what: &'static str,
         /// The value in the group's segment.
         expected: String,

@@ -36,8 +36,8 @@ record! {
         pub(crate) tag: AtomicU64,
         /// Bytes of the whole message.
         pub(crate) bytes: AtomicU64,
-        /// Which part of the message the cell has, the element type and the unit; in the upper half
-        /// how many refusals the writer has heard.
+        /// The part of the message that the cell has, the element type and the unit; in the upper
+        /// half the number of refusals that the writer has heard.
         pub(crate) form: AtomicU64,
         pub(crate) short: UnsafeCell<[u8; SHORT_BYTES]>,
         pub(crate) long: UnsafeCell<[u8; CELL_BYTES]>,

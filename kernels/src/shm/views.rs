@@ -12,7 +12,7 @@ use std::{
 #[derive(Default)]
 pub(super) struct AreaLocals(Mutex<HashMap<Area, Weak<Locals>>>);
 
-/// What tells a segment from all others: the device and the inode of its file, and its group. The
+/// The identity of a segment: the device and the inode of its file, and its group. The
 /// system may give the number of an inode twice.
 type Identity = ((u64, u64), GroupId);
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-/// How many forks lie between the first process and this one.
+/// The number of forks between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Remembers the process that made it.

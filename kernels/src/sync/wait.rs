@@ -10,15 +10,15 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a rank polls a peer's record before it sleeps: about the time by which a peer's part of
-/// a window of staged data may come later. A sleep and its wake-up cost more than a poll, most of
-/// all on a busy machine (measured: PERF.md).
+/// The time that a rank polls a peer's record before it sleeps: about the time by which a
+/// peer's part of a window of staged data may come later. A sleep and its wake-up cost more than a
+/// poll, most of all on a busy machine (measured: PERF.md).
 const LOOKS_FOR: Duration = Duration::from_micros(50);
 
 /// Polls between two readings of the clock: one reading costs as much as several polls.
 const LOOKS_PER_READING: u32 = 32;
 
-/// How a rank waits before it sleeps.
+/// The way to wait before a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
     /// Polls without a break: there is a core for each rank.

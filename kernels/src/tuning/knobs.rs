@@ -4,7 +4,7 @@ use super::value::{Field, Value, Way};
 use crate::digest::mix;
 use std::ops::RangeInclusive;
 
-/// Who must have the same value of a knob.
+/// The processes that must have the same value of a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All ranks of a group.
@@ -18,9 +18,9 @@ pub enum Scope {
 pub struct Knob {
     /// The name in files and reports.
     pub name: &'static str,
-    /// Who must have the same value.
+    /// The processes that must have the same value.
     pub scope: Scope,
-    /// What the knob does, and the reason for its default.
+    /// The effect of the knob, and the reason for its default.
     pub about: &'static str,
     /// The bytes that are allowed. Ways and switches have no such limits.
     pub limits: RangeInclusive<usize>,
@@ -163,27 +163,28 @@ knobs! {
         /// Copies of fewer bytes are small, and those from here to `far_bytes` are medium: by
         /// default, what `rep movsb` needs to make up for its slow start.
         medium_bytes: usize = 32 << 10, 256..=MOST, 1;
-        /// How small parts are staged.
+        /// The way to stage small parts.
         in_small: Way = Way::Vector, NONE, 1;
-        /// How medium parts are staged.
+        /// The way to stage medium parts.
         in_medium: Way = Way::Movsb, NONE, 1;
-        /// How large parts are staged.
+        /// The way to stage large parts.
         in_large: Way = Way::Ahead, NONE, 1;
-        /// How small parts are read out of staging.
+        /// The way to read small parts out of staging.
         out_small: Way = Way::Vector, NONE, 1;
-        /// How medium parts are read out of staging.
+        /// The way to read medium parts out of staging.
         out_medium: Way = Way::Movsb, NONE, 1;
-        /// How large parts are read out of staging.
+        /// The way to read large parts out of staging.
         out_large: Way = Way::Ahead, NONE, 1;
-        /// How parts are read out of staging if results are written past the caches.
+        /// The way to read parts out of staging if results are written past the caches.
         out_past: Way = Way::Ahead, NONE, 1;
-        /// How a rank's own small parts are copied.
+        /// The way to copy a rank's own small parts.
         own_small: Way = Way::Vector, NONE, 1;
-        /// How a rank's own medium parts are copied.
+        /// The way to copy a rank's own medium parts.
         own_medium: Way = Way::Movsb, NONE, 1;
-        /// How a rank's own large parts are copied.
+        /// The way to copy a rank's own large parts.
         own_large: Way = Way::Movsb, NONE, 1;
-        /// How a rank's own parts are copied if they alone are written past the caches.
+        /// The way to copy a rank's own parts if they alone are written past the
+        /// caches.
         own_past: Way = Way::Ahead, NONE, 1;
         /// Whether lines that a peer has read are prefetched for writing before small and medium
         /// parts are staged there, 1 KiB at a time: a store to such a line waits for the peer.

@@ -1,8 +1,8 @@
-//! What the system says of the machine: its processor and its caches.
+//! The machine in the system's words: its processor and its caches.
 
 use std::{fs, path::Path};
 
-/// Who makes the processor.
+/// The maker of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Vendor {
     /// `GenuineIntel`.
@@ -28,7 +28,7 @@ pub struct Cache {
 /// The facts on which knobs depend. What is unknown is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Who makes the processor.
+    /// The maker of the processor.
     pub vendor: Vendor,
     /// The processor's family, as its instruction `cpuid` says.
     pub family: u32,

@@ -25,12 +25,12 @@ pub const VARIABLE: &str = "CONSONANCE_TUNING";
 /// of all knobs has a small part of them.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Where the value of a knob comes from.
+/// The origin of a knob's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The table.
     Default,
-    /// What the system says of the machine.
+    /// The system's words about the machine.
     Machine,
     /// The measurement before the first large call of a group whose rank 0 is in this process.
     Measured,
@@ -133,7 +133,7 @@ static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut
 /// Whether a measurement may still change some values: [`Settled::measures`] without a lock.
 static IS_DUE: AtomicBool = AtomicBool::new(false);
 
-/// What one process has settled.
+/// The knobs that one process has settled.
 #[derive(Default)]
 struct Locked {
     settled: Mutex<Option<Result<Settled, TuningError>>>,
@@ -253,7 +253,7 @@ fn store(tuning: Tuning) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole at any time.
+    // The content of these locks is whole at any time.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -9,7 +9,7 @@ use std::{fmt, fmt::Write};
 /// The first line of a file, with the version of its form.
 const TITLE: &str = "consonance tuning 1";
 
-/// Why a file of knobs cannot be used.
+/// The reason why a file of knobs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TuningError {
     /// The path of the file, or the name of the text.
@@ -18,9 +18,9 @@ pub struct TuningError {
     pub line: usize,
     /// The knob of the line, if it names one.
     pub knob: Option<String>,
-    /// What the line should have.
+    /// The text that the line should have.
     pub expected: String,
-    /// What it has.
+    /// The text that it has.
     pub found: String,
 }
 

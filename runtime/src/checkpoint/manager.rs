@@ -50,7 +50,7 @@ pub struct CheckpointManager {
     max_to_keep: Option<usize>,
 }
 
-/// What [`CheckpointManager::restore_or_initialize`] restored.
+/// The result of [`CheckpointManager::restore_or_initialize`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Restored {

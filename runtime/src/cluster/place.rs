@@ -7,7 +7,7 @@ use std::{env, sync::Arc};
 
 const CALL: &str = "ProcessGroup";
 
-/// How the processes of a group find each other.
+/// The means of a group's processes to find each other.
 pub(super) enum Job {
     Cluster(Arc<dyn ClusterResolver>),
     /// An id is private if a program chose who gets it, and not the launcher.

@@ -129,7 +129,7 @@ impl UniqueId {
     }
 }
 
-/// Where an id was made: processes in different places cannot share memory.
+/// The place where an id was made: processes in different places cannot share memory.
 struct Place {
     /// The id of the running system.
     boot: [u8; 16],

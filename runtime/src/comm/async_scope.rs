@@ -35,7 +35,7 @@ pub struct Scope<'env> {
     invariant: PhantomData<&'env mut &'env ()>,
 }
 
-/// What the thread of a scope does with the communicator.
+/// A task of a scope's thread, with the communicator.
 type Task<'env> = Box<dyn FnOnce(&mut Communicator) + Send + 'env>;
 
 /// Defines methods that start calls, each the twin of a method of [`Communicator`]. `op of KIND` is

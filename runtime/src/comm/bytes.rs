@@ -9,7 +9,7 @@ use std::io;
 /// The words by which ranks compare what they send: bytes, or an object and its type.
 pub(crate) type Data<'d> = &'d str;
 
-/// What a call on bytes sends.
+/// The data of a call on bytes.
 const BYTES: Data<'static> = "bytes of any length";
 
 impl Communicator {

@@ -56,7 +56,7 @@ pub struct Communicator {
     pub(super) profiled: bool,
     /// The timeout of groups that are split off.
     part_timeout: Duration,
-    /// What is asked while a call waits.
+    /// The function that is asked while a call waits.
     pub(super) asks: Option<KeepWaiting>,
     /// The error of an earlier call, which the next call returns.
     pub(super) late: Option<Error>,

@@ -343,11 +343,12 @@ struct Work {
     is_closed: bool,
 }
 
-/// How long the thread sleeps at most while requests are open: it ends those that are late.
+/// The time that the thread sleeps at most while requests are open: it ends those that are
+/// late.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long the thread stays ready after the last request. To wake it costs more than a short
-/// message.
+/// The time that the thread stays ready after the last request. To wake it costs more than a
+/// short message.
 const LINGER: Duration = Duration::from_secs(1);
 
 impl Carrier {

@@ -23,7 +23,7 @@ struct Shared<V> {
 
 struct State<V> {
     outcome: Outcome<V>,
-    /// What is called when the result has come.
+    /// The functions to call when the result has come.
     then: Vec<Then>,
     /// The thread that calls it, while it does.
     teller: Option<ThreadId>,

@@ -50,7 +50,7 @@ struct Shared {
     aborter: AbortHandle,
     /// Made with the queue: it could be made later only in a turn, and messages wait for no call.
     mailbox: Result<Mailbox>,
-    /// What is asked while a thread waits for its turn.
+    /// The function that is asked while a thread waits for its turn.
     asks: Option<KeepWaiting>,
     /// The timeout of a call without one.
     timeout: Duration,
@@ -68,7 +68,7 @@ struct Turns {
     thread: Option<KeptThread>,
 }
 
-/// How long a thread waits for its turn before it asks whether to go on.
+/// The time that a thread waits for its turn before it asks whether to go on.
 const ASKS_EVERY: Duration = Duration::from_millis(100);
 
 impl Queue {

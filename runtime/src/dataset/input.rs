@@ -60,7 +60,7 @@ impl Default for InputOptions {
     }
 }
 
-/// How data are divided among workers. As in TensorFlow it also determines the [`Deal`].
+/// The division of data among workers. As in TensorFlow it also determines the [`Deal`].
 ///
 /// Under all policies but `Off` the workers have the same data set, in the same order, and each
 /// takes the parts of its replicas. A replica gets the same elements as with all replicas in one
@@ -80,7 +80,7 @@ pub enum AutoShardPolicy {
     Off,
 }
 
-/// How a batch is divided among replicas. Each element goes to one replica, in order. If no
+/// The division of a batch among replicas. Each element goes to one replica, in order. If no
 /// elements are left for a replica, it gets tensors without rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deal {

@@ -9,22 +9,22 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, ReduceOp};
 use std::time::Duration;
 
-/// What a replica did, and when.
+/// An action of a replica, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it began, by the clock of the host.
+    /// The time at which it began, by the clock of the host.
     pub begin: Duration,
-    /// When it ended; `None` if it had not ended when the process did.
+    /// The time at which it ended; `None` if it had not ended when the process did.
     pub end: Option<Duration>,
     /// The replica, or the rank of a communicator.
     pub replica: usize,
     /// The number of replicas.
     pub replicas: usize,
-    /// What it was.
+    /// The action.
     pub event: Event,
 }
 
-/// What a replica did.
+/// An action of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The function that a strategy ran on it.
@@ -46,13 +46,13 @@ pub struct CallRecord {
     pub dtype: Option<DType>,
     /// The bytes of the larger of this rank's buffers.
     pub bytes: usize,
-    /// How the ranks communicate, if the runtime knows the engine.
+    /// The transport between the ranks, if the runtime knows the engine.
     pub transport: Option<Transport>,
-    /// How its data went, if ranks of the host moved some. Of several steps it is the last one's
+    /// The way of its data, if ranks of the host moved some. Of several steps it is the last one's
     /// that shared memory. `None` as below.
     pub path: Option<Path>,
-    /// How long this rank slept until others came or were done. `None` if the engine does not tell,
-    /// or the call failed or goes on.
+    /// The time that this rank slept until others came or were done. `None` if the engine does
+    /// not report it, or the call failed or goes on.
     pub waited: Option<Duration>,
     /// Whether it ended with an error.
     pub failed: bool,
@@ -60,7 +60,7 @@ pub struct CallRecord {
     pub culprit: Option<usize>,
 }
 
-/// How the ranks of a group communicate.
+/// The transport between the ranks of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Transport {

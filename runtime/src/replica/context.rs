@@ -49,7 +49,7 @@ pub struct ReplicaContext<'r> {
     id: usize,
     state: OneThread<State>,
     pub(super) board: MergeBoard,
-    /// What users borrow ends with the function, though nothing in it does.
+    /// A borrow of users ends with the function, though nothing in it does.
     function: PhantomData<&'r ()>,
 }
 

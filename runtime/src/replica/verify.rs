@@ -8,7 +8,7 @@ use crate::{
 use consonance_kernels::{digest::digest, memory::HostBuf};
 use consonance_spec::{DType, Kind, for_each_dtype};
 
-/// What replicas compare if some verify and others do not.
+/// The value that replicas compare if some verify and others do not.
 const VERIFIES: &str = "true";
 
 impl ReplicaContext<'_> {

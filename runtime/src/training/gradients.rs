@@ -56,7 +56,7 @@ pub struct Pass<'p, N> {
     waited: Duration,
 }
 
-/// Where the gradients of a pass go.
+/// The destination of a pass's gradients.
 enum Target<'p, N> {
     /// Into the sums, at the end of the pass.
     Sums(Vec<Vec<Leaf>>),
@@ -67,12 +67,12 @@ enum Target<'p, N> {
 /// The result of [`Gradients::all_reduce`].
 #[derive(Clone, Debug)]
 pub struct Reduced<N, R> {
-    /// What the backward pass returned.
+    /// The result of the backward pass.
     pub value: R,
     /// The gradients over all replicas, in the order in which they were pushed: the same bits on
     /// every replica.
     pub gradients: Vec<N>,
-    /// How long the reduction took.
+    /// The time that the reduction took.
     pub communication: Communication,
 }
 
@@ -82,7 +82,7 @@ pub struct Communication {
     /// The time in collectives, including waits for other replicas, on the replica's own thread or
     /// on another.
     pub total: Duration,
-    /// The time for which the replica's own thread handed gradients over or waited. It exceeds
+    /// The time that the replica's own thread handed gradients over or waited. It exceeds
     /// `total` if this thread, or the one that makes the collectives, waits for a core.
     pub waited: Duration,
 }

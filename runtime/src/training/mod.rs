@@ -1,4 +1,4 @@
-//! What a data-parallel training loop needs beside the model: averaged gradients, their norm, a
+//! The parts of a data-parallel training loop beside the model: averaged gradients, their norm, a
 //! comparison of the parameters, and metrics.
 //!
 //! | | |

@@ -1,4 +1,4 @@
-//! What tensors are made of: numbers, arrays of arrays of numbers, vectors and slices.
+//! The sources of tensors: numbers, arrays of arrays of numbers, vectors and slices.
 
 use crate::{Error, Tensor};
 use consonance_kernels::memory::HostMemory;

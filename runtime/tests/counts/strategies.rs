@@ -1,4 +1,4 @@
-//! What each call of a strategy, a variable and a data set costs.
+//! The costs of each call of a strategy, a variable and a data set.
 
 use super::ALLOCATOR;
 use consonance::{
@@ -6,9 +6,9 @@ use consonance::{
 };
 use stats_alloc::Region;
 
-/// What a call made when this was written, on average over many calls and on all threads together.
-/// With two threads, the system calls are those of threads that all fall asleep in each call; a
-/// thread that finds the others there makes fewer.
+/// The counts of a call when this was written, on average over many calls and on all threads
+/// together. With two threads, the system calls are those of threads that all fall asleep in each
+/// call; a thread that finds the others there makes fewer.
 #[derive(Clone, Copy)]
 pub(super) struct Baseline {
     pub(super) allocations: usize,

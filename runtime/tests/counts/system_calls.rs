@@ -25,8 +25,8 @@ const ROUNDS: usize = 20;
 /// Calls in a round.
 const CALLS: usize = 20;
 
-/// How often all rounds are repeated while a count is too large: beside other programs, all rounds
-/// of a row may have such a thread.
+/// The number of repetitions of all rounds while a count is too large: beside other programs, all
+/// rounds of a row may have such a thread.
 const TRIES: usize = 20;
 
 /// The share of one core that other programs may take. Beside a busier machine, threads that wait
@@ -162,7 +162,7 @@ fn follow(pid: Pid) -> Vec<Count> {
             }
             WaitStatus::PtraceSyscall(thread) => {
                 let registers = ptrace::getregs(thread).unwrap();
-                // What the result is when a call begins.
+                // The value of the register when a call begins.
                 if registers.rax as i64 == -i64::from(libc::ENOSYS) {
                     let mark = (registers.orig_rax == libc::SYS_getpgid as u64).then_some(registers.rdi);
                     match (mark, &mut current) {

@@ -88,8 +88,9 @@ impl Job {
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
         command.envs(self.temp.iter().map(|temp| ("TMPDIR", temp)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // When the shell that started the tests ends, the system continues the stopped processes of
-        // its process group. So processes that a test stops must be in another process group.
+        // Once the shell that started the tests has ended, the system continues the stopped
+        // processes of its process group. So processes that a test stops must be in another process
+        // group.
         command.process_group(0);
         self.processes[task] = Some(Process::new(command.spawn().unwrap()));
     }

@@ -15,7 +15,7 @@ quickcheck! {
             1 => (Act::IsLate, Told::Late(vec![odd])),
             _ => (Act::Aborts, Told::Aborted(odd)),
         };
-        // What the others call, and whether they agree, no longer matters.
+        // The calls of the others no longer matter, nor whether they agree.
         let acts: Vec<Act<usize>> =
             (0..ranks).map(|rank| if rank == odd { act.clone() } else { Act::Calls(Some(rank)) }).collect();
         let (told, goes_on) = told(&acts);

@@ -165,7 +165,7 @@ fn a_rank_late_for_a_renewal_meets_the_others_in_the_next() {
     group.happens(Aborts { rank: 2, generation: 0 });
     assert_eq!(group.happens(Renews(1)), [None, None, None]);
     assert_eq!(group.happens(GivesUp(1)), [None, Some(Told::Late(vec![0, 2])), None]);
-    // Who stayed behind is told of the last end.
+    // A rank that stayed behind gets the last end.
     assert_eq!(group.happens(Calls(0, ())), [Some(Told::Ended(End::Late(2))), None, None]);
     group.happens(Renews(0));
     group.happens(Renews(2));

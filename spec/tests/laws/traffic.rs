@@ -145,7 +145,7 @@ quickcheck! {
         })
     }
 
-    /// What is moved unchanged crosses at the rank that sends or receives most, in parts of the
+    /// Data that are moved unchanged cross at the rank that sends or receives most, in parts of the
     /// buffer as the bus factor says.
     fn the_bus_factor_is_the_share_crossing_the_bus(count: u8, ranks: u8) -> bool {
         of_all_kinds(vec![count; ranks as usize % 7], |kind, Called { data, .. }| {

@@ -296,15 +296,16 @@ def _can_be_written_in_python() -> bool:
     return True
 
 
-# Before PyTorch 2.14 a backend cannot be written in Python: only Python code that asks for the backend of a device can
-# use ours then.
+# Before PyTorch 2.14 a backend cannot be written in Python: only Python code that asks for the
+# backend of a device can use ours then.
 _IS_BACKEND = _can_be_written_in_python()
 
 
 class Backend(_Collectives, C10DBackend if _IS_BACKEND else object):
     """The backend of the CPU in a group of several backends: ``consonance_cpu``."""
 
-    # A group whose backends are several splits itself in C++, which cannot split a backend in Python.
+    # A group whose backends are several splits itself in C++, which cannot split a backend in
+    # Python.
     supports_splitting = False
     supports_coalescing = False
     supports_shrinking = False

@@ -31,11 +31,11 @@ from . import _errors
 _NONE = timedelta(0)
 _DAY = timedelta(days=1)
 
-# How long ranks wait for each other where PyTorch says no time, as elsewhere in Consonance.
+# The time that ranks wait for each other if PyTorch gives none, as elsewhere in Consonance.
 _WAIT = timedelta(minutes=5)
 
-# A store has no call that waits for a change of a key, so ranks ask again and again: soon at first, for ranks that are
-# started together, and then rarely enough to leave a core to others.
+# A store has no call that waits for a change of a key, so ranks ask again and again: soon at first,
+# for ranks that are started together, and then rarely enough to leave a core to others.
 _SOON_S, _RARELY_S = 0.0005, 0.05
 
 # A rank says after this time whom it waits for, and again whenever the time has doubled.
@@ -70,7 +70,7 @@ class _Meeting:
     def __init__(self, store: dist.Store, rank: int, size: int, wait: timedelta) -> None:
         self._store, self._rank, self._size, self._wait = store, rank, size, wait
         self._begin, self._pause_s, self._says_s = time.monotonic(), _SOON_S, _SAYS_S
-        # What rank 0 has set ``start`` to.
+        # The value of ``start`` from rank 0.
         self._start: dict[str, Any] | None = None
 
     def left(self) -> timedelta:
@@ -130,7 +130,8 @@ class _Meeting:
             start = json.loads(self._get("start") or "null")
             if start is not None and start["words"].get(str(self._rank)) == word:
                 return _checked(UniqueId(start["id"]), start["problem"])
-            # Who has not answered the id is missing; if all have, or there is no id, it is rank 0.
+            # A rank without an answer to the id is missing; if all have answered, or there is no
+            # id, it is rank 0.
             self._pause(lambda id=answered: (self._missing(self._answers(id)) if id else []) or [0])
 
     def _answers(self, id: str) -> dict[int, Any]:

@@ -71,8 +71,9 @@ class Work(dist._Work):
     def get_future(self) -> torch.futures.Future:
         """Returns a future of the list of results."""
         if self._future is None:
-            # PyTorch's C++ code reads an exception that ``set_exception`` sets as if it were the result, and DDP ends
-            # the process. What a callback of ``then`` raises is an error for C++, too.
+            # PyTorch's C++ code reads an exception that ``set_exception`` sets as if it were the
+            # result, and DDP ends the process. What a callback of ``then`` raises is an error for
+            # C++, too.
             ended: torch.futures.Future = torch.futures.Future()
             self._future = ended.then(self._results)
             if self._requests:
@@ -84,7 +85,8 @@ class Work(dist._Work):
     def _results(self, ended: torch.futures.Future) -> list[torch.Tensor]:
         if not ended.value():
             raise _errors.BackendError("consonance: the call had not ended when the interpreter did")
-        # The callback that led here may not have returned: until then a request is not done for other threads.
+        # The callback that led here may not have returned: until then a request is not done for
+        # other threads.
         self.wait()
         return self._outputs
 
@@ -122,7 +124,7 @@ class _Finisher:
             if not is_closed:
                 self._pending.add(future)
         if is_closed:
-            # What the future calls waits for the request, on this thread.
+            # The future's callback waits for the request, on this thread.
             future.set_result(True)
         else:
             request.add_done_callback(lambda _: self._submit(future))
@@ -140,7 +142,8 @@ class _Finisher:
                 threading.Thread(target=self._run, name="consonance futures", daemon=True).start()
                 return
             except RuntimeError:
-                # Python 3.12 starts no thread at exit. This thread executes calls: better late than never.
+                # Python 3.12 starts no thread at exit. This thread executes calls: better late than
+                # never.
                 self._ended.remove(future)
         future.set_result(True)
 

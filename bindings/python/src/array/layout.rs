@@ -1,6 +1,6 @@
 //! Arrays whose elements do not follow each other.
 
-/// Where the elements of an array lie: its shape and, in bytes, its strides. No dimension is 1, and
+/// The places of an array's elements: its shape and, in bytes, its strides. No dimension is 1, and
 /// there are elements.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {

@@ -5,7 +5,7 @@ use consonance::raw::Class;
 use consonance_c::codes::Type;
 use pyo3::{intern, prelude::*};
 
-/// What makes the values of an array from its memory, and its memory from the values.
+/// The conversion between the values of an array and its memory.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Lazy {
     is_conjugate: bool,

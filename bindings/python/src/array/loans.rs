@@ -1,4 +1,4 @@
-//! What a call borrows until its end.
+//! The arrays that a call borrows until its end.
 
 use super::{Array, Lie, layout::Layout};
 use crate::{failure::Bad, types::bytes};

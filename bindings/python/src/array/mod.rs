@@ -32,7 +32,7 @@ use pyo3::{
 };
 use std::{mem::MaybeUninit, ops::Range};
 
-/// Where an array lies, and what its elements are.
+/// The memory of an array and the type of its elements.
 pub(crate) struct Array {
     start: *mut u8,
     count: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Array {
     is_read_only: bool,
 }
 
-/// How the elements lie.
+/// The order of the elements in memory.
 enum Lie {
     /// They follow each other.
     Packed,
@@ -326,7 +326,7 @@ impl Array {
     }
 }
 
-/// How the objects of a type show their memory.
+/// The interfaces by which objects of a type export their memory.
 #[derive(Clone, Copy)]
 struct Exports {
     /// The function that views them, if the type's table of DLPack has one.
@@ -383,8 +383,8 @@ fn bcomplex_parts<'py>(object: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> 
     (dtype == "torch.bcomplex32").then(torch)?.ok()
 }
 
-/// Why an array is refused whose library says that DLPack cannot describe it. The library's words
-/// name neither the argument nor the type, and PyTorch adds a trace of its own code.
+/// Returns the refusal of an array that DLPack cannot describe, as its library says. The library's
+/// words name neither the argument nor the type, and PyTorch adds a trace of its own code.
 fn undescribed(object: &Bound<'_, PyAny>, argument: &'static str, raised: PyErr) -> Bad {
     let py = object.py();
     let refuses = raised.is_instance_of::<PyBufferError>(py) || raised.is_instance_of::<PyRuntimeError>(py);

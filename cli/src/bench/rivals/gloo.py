@@ -108,7 +108,8 @@ class Case:
                 self.walk(recv, self.before, turn + number, True)
             seconds, begin_cpu = [], time.process_time()
             for call in calls:
-                # Not the bench's gate: a rank that polls takes its core from gloo's own threads, which still serve other ranks.
+                # Not the bench's gate: a rank that polls takes its core from gloo's own threads,
+                # which still serve other ranks.
                 dist.barrier()
                 begin = time.perf_counter()
                 call()

@@ -198,7 +198,8 @@ static void meet(void) {
                 if (!deadline) deadline = now + 1e-3 * atomic_load(&gate->numbers[2]);
                 if (now >= deadline) fail("another rank did not come to a call");
             }
-            // MPI may do the rest of a call only in a later call. A rank that waits for long lets it, so that nobody waits for ever.
+            // MPI may do the rest of a call only in a later call. A rank that waits for long lets
+            // it, so that nobody waits for ever.
             if (polled >= LOOK || polled % (4 * polls) == 0) {
                 int is_there;
                 MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &is_there, MPI_STATUS_IGNORE);

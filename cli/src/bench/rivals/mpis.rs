@@ -43,7 +43,7 @@ pub(crate) struct Installation {
     pub(crate) version: String,
     /// The program that starts ranks.
     pub(crate) launcher: PathBuf,
-    /// How programs are compiled, or why they cannot be.
+    /// The compiler of programs, or the reason why there is none.
     compiler: Result<Compiler, String>,
 }
 
@@ -55,7 +55,7 @@ enum Compiler {
     System { root: PathBuf, library: PathBuf },
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug)]
 pub(crate) struct Search {
     /// The newest first.

@@ -1,13 +1,13 @@
 //! Bytes that remember which of them were written.
 
-/// Why an access is refused.
+/// The reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     OutOfBounds,
     Uninitialised,
 }
 
-/// What a byte is.
+/// The state of a byte.
 const UNWRITTEN: u8 = 0;
 const WRITTEN: u8 = 1;
 const OUTSIDE: u8 = 2;

@@ -1,4 +1,4 @@
-//! Who touched which bytes during a launch, to find races.
+//! The accesses to each byte during a launch, to find races.
 //!
 //! Accesses of a launch are *events*: a warp that executed a load or store between two barriers. A
 //! *stamp* is an event and a lane of its warp. Each word of memory keeps the stamp of its last
@@ -7,7 +7,7 @@
 //! that races with any read also races with one of these. Words that threads touch in parts have
 //! these for each byte.
 
-/// What the 32 lanes of an event have in common.
+/// The properties that the 32 lanes of an event have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) block: u32,

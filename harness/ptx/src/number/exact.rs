@@ -50,7 +50,8 @@ impl Exact {
         let shifted = small.mantissa.checked_shr(shift).unwrap_or(0);
         let is_inexact = shifted.checked_shl(shift).unwrap_or(0) != small.mantissa;
         let same = big.is_negative == small.is_negative;
-        // What was shifted out of a subtrahend makes the difference smaller by less than a unit.
+        // Bits that were shifted out of a subtrahend make the difference smaller by less than a
+        // unit.
         let mantissa = match same {
             true => big.mantissa + shifted,
             false => big.mantissa - shifted - u128::from(is_inexact),

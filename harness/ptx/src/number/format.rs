@@ -22,7 +22,7 @@ pub(crate) const F32: Format = Format { bits: 32, fraction: 23, nan: 0x7fff_ffff
 /// Double precision. The manual leaves open which NaN an invalid operation gives.
 pub(crate) const F64: Format = Format { bits: 64, fraction: 52, nan: 0xfff8_0000_0000_0000 };
 
-/// What the bits of a float stand for.
+/// The value of a float's bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value {
     Nan,

@@ -1,15 +1,15 @@
-//! Why a text is no module.
+//! The reason why a text is no module.
 
 use std::fmt;
 
-/// What the text of a module has that this crate cannot run, and where.
+/// A part of a module's text that this crate cannot run, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The line, counted from 1.
     pub line: u32,
     /// The text of this line.
     pub text: String,
-    /// What is wrong.
+    /// The fault, in words.
     pub what: String,
 }
 

@@ -152,7 +152,7 @@ impl Parser {
                 ".align" => align = Some(self.integer()? as u32),
                 ".v2" => elements = 2,
                 ".v4" => elements = 4,
-                // What a parameter points to, which nothing here depends on.
+                // The space that a parameter points to. Nothing here depends on it.
                 ".ptr" | ".global" | ".shared" | ".const" | ".local" => {}
                 _ => match word.strip_prefix('.').and_then(Scalar::of_name) {
                     Some(found) if scalar.is_none() => {

@@ -9,7 +9,7 @@ pub(crate) struct Token {
     pub(crate) line: u32,
 }
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TokenKind {
     /// A name, directive or instruction with its modifiers.

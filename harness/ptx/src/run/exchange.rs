@@ -1,4 +1,4 @@
-//! What the lanes of a warp tell each other: `shfl`, `vote`, `bar.warp`.
+//! Exchanges between the lanes of a warp: `shfl`, `vote`, `bar.warp`.
 
 use super::{
     failure::Failure,

@@ -1,4 +1,4 @@
-//! What goes wrong in a warp, before it is told which threads its lanes are.
+//! Failures in a warp, before the threads of its lanes are known.
 
 use crate::{
     fault::FaultKind,
@@ -41,7 +41,7 @@ impl Failure {
     }
 }
 
-/// Why an access of one lane fails.
+/// The reason why an access of one lane fails.
 #[derive(Debug)]
 pub(crate) enum AccessFailure {
     Refused(FaultKind),

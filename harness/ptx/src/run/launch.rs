@@ -13,7 +13,7 @@ use crate::{
     program::{Constant, LANES, LaneOrder, Plane, Program, Special},
 };
 
-/// What is launched, and how.
+/// A kernel to launch, with its grid and parameters.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     /// The name of the kernel.
@@ -30,7 +30,7 @@ pub struct Launch<'a> {
     pub seed: u64,
 }
 
-/// What a launch executed.
+/// The counts of a launch's instructions and accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The instructions of warps.

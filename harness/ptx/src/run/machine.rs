@@ -1,4 +1,4 @@
-//! What the warps of a block share: memory, constants, parameters, counts.
+//! State that the warps of a block share: memory, constants, parameters, counts.
 
 use super::failure::{AccessFailure, Failure};
 use crate::{

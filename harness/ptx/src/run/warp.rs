@@ -23,7 +23,7 @@ pub(crate) struct Group {
     pub(crate) is_waiting: bool,
 }
 
-/// What a register of 64 bits holds before the first write.
+/// The content of a register of 64 bits before the first write.
 const UNWRITTEN: u64 = 0xa5a5_5a5a_c3c3_3c3c;
 
 /// A warp of a block.
@@ -45,7 +45,7 @@ pub(crate) struct Warp {
     stamps: Vec<Stamp>,
 }
 
-/// Why a warp stopped running.
+/// The reason why a warp stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It has executed as much as it was asked to.

@@ -15,7 +15,7 @@ use crate::{
     program::{Binary, Ternary, Unary, binary, ternary, unary},
 };
 
-/// What happens to operands and results besides rounding.
+/// Changes of operands and results besides rounding.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     pub(crate) format: Format,

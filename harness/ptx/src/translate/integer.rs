@@ -46,7 +46,7 @@ impl Integer {
     }
 }
 
-/// Which part of a product is the result.
+/// The part of a product that is the result.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Low,

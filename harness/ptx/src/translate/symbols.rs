@@ -1,11 +1,11 @@
-//! What the names of a module and of a kernel mean.
+//! The meaning of the names of a module and of a kernel.
 
 use crate::{
     parse::{Function, Initial, ParseError, Space, Syntax, Variable},
     program::{Predicate, Register},
 };
 
-/// What a name means in a scope.
+/// The meaning of a name in a scope.
 #[derive(Clone, Debug)]
 pub(crate) enum Entity {
     Register { plane: Register },
@@ -17,7 +17,7 @@ pub(crate) enum Entity {
     Targets(Vec<String>),
 }
 
-/// What the kernels of a module can name.
+/// The names that the kernels of a module can use.
 pub(crate) struct Symbols<'a> {
     syntax: &'a Syntax,
     pub(crate) globals: Vec<&'a Variable>,

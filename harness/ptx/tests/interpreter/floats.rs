@@ -185,7 +185,7 @@ fn fused_products_round_once() {
 #[test]
 fn doubles() {
     let d = f64::from_bits;
-    // Which NaN an invalid operation gives is the interpreter's own choice.
+    // The NaN of an invalid operation is the interpreter's own choice.
     let bits = |value: f64| if value.is_nan() { 0xfff8_0000_0000_0000 } else { value.to_bits() };
     matches("add.rn.f64 %result, %x0, %x1;", &[64, 64, 64], &DOUBLES, |[a, b]| bits(d(a) + d(b)));
     matches("sub.f64 %result, %x0, %x1;", &[64, 64, 64], &DOUBLES, |[a, b]| bits(d(a) - d(b)));

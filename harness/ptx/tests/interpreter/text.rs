@@ -1,4 +1,4 @@
-//! What a text may have, and errors that name lines.
+//! Parts that a text may have, and errors that name lines.
 
 use crate::bench::{BODY, text};
 use consonance_ptx::{Module, ParseError};

@@ -182,7 +182,7 @@ struct Buffers<T> {
     valid: bool,
     rank: usize,
     size: usize,
-    /// What each rank sends to this one, where pairs of ranks have counts.
+    /// The counts that each rank sends to this one, where pairs of ranks have counts.
     to_us: Vec<usize>,
     send: Option<Slab<T>>,
     recv: Option<Slab<T>>,

@@ -4,7 +4,7 @@ use super::simd::Simd;
 use crate::cpu::half;
 use std::marker::PhantomData;
 
-/// How a result is made from an accumulator: unchanged, or divided.
+/// The step from an accumulator to a result: unchanged, or divided.
 #[derive(Clone, Copy)]
 pub(crate) struct Quotient {
     how: How,

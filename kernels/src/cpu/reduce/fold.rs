@@ -28,7 +28,7 @@ const LEVELS: usize = 1 + (isize::MAX as usize / size_of::<*const u8>() / GROUP)
 /// lines as a core can wait for at a time.
 pub(super) const AHEAD_BYTES: usize = 512;
 
-/// How results are made and written.
+/// The last step of results, and the way to write them.
 #[derive(Clone, Copy)]
 pub(crate) struct Finish {
     pub(crate) quotient: Quotient,
@@ -43,17 +43,17 @@ impl Finish {
     }
 }
 
-/// How cache lines are read and written.
+/// The way to read and write cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lines {
-    /// When their tile is computed, without prefetches.
+    /// As their tile is computed, without prefetches.
     InTurn,
     /// Prefetched, except those of the targets from index `past` on, which are written past the
     /// caches. In each of these targets the range begins at the start of a line.
     Ahead { past: usize },
 }
 
-/// How the lines of sources are prefetched, if lines are prefetched.
+/// The way to prefetch the lines of sources, if lines are prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// For reading.

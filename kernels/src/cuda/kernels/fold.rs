@@ -14,7 +14,7 @@ use consonance_spec::{
 /// of this many: each is kept as accumulators, and the accumulators are finished.
 pub const MOST: usize = 16;
 
-/// What the sources of a launch have, and what its targets get.
+/// The content of a launch's sources and of its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// Elements to results.
@@ -161,13 +161,13 @@ pub fn fold(
     Ok(Launch::new(row.kernel, count - vectors * (row.lanes - 1), 1, parameters))
 }
 
-/// What is known of the kernel of a stage, an operation and an element type.
+/// The row of the kernel of a stage, an operation and an element type.
 struct Row {
     kernel: Kernel,
     /// The bytes of the kernel's elements.
     source_bytes: usize,
     target_bytes: usize,
-    /// How many of the kernel's elements an element is.
+    /// The number of the kernel's elements in an element.
     units: u64,
     /// The elements of a vector.
     lanes: u64,

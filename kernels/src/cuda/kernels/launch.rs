@@ -103,7 +103,7 @@ pub enum Unsupported {
     },
     /// There is no kernel for this element type.
     Type {
-        /// What the kernel does.
+        /// The kernel's work, in words.
         what: &'static str,
         /// The element type.
         dtype: DType,

@@ -1,16 +1,16 @@
-//! Why CUDA cannot be used on this machine.
+//! The reason why CUDA cannot be used on this machine.
 
 use crate::cuda::result::DriverError;
 use std::{error, fmt, path::PathBuf};
 
-/// Why CUDA cannot be used on this machine.
+/// The reason why CUDA cannot be used on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// The driver's library cannot be loaded.
     Library {
         /// The names that were tried.
         tried: Vec<PathBuf>,
-        /// What the loader said to the last of them.
+        /// The loader's words about the last of them.
         why: String,
     },
     /// The library lacks a function: it is no driver, or too old a one.

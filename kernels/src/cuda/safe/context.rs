@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the last owner of a context waits for the device's work, before it leaves behind what
-/// the work may use.
+/// The time that the last owner of a context waits for the device's work. Then it leaves
+/// behind the memory that the work may use.
 const CLOSE: Duration = Duration::from_secs(1);
 
 /// The pause between two queries of work that takes long: it is far below what anyone notices, and
@@ -42,8 +42,8 @@ struct Inner {
     shared: Mutex<Shared>,
 }
 
-/// What is alive. A thread that frees, and one that launches, holds its lock: nothing is freed
-/// between the check of a launch and the launch.
+/// The resources that are alive. A thread that frees, and one that launches, holds its lock:
+/// nothing is freed between the check of a launch and the launch.
 #[derive(Default)]
 pub(super) struct Shared {
     /// The device's memory that has an owner: the bytes at each address.

@@ -1,9 +1,9 @@
-//! Why work on a device failed.
+//! The reason why work on a device failed.
 
 use crate::cuda::result::DriverError;
 use std::{error, fmt, time::Duration};
 
-/// Why work on a device failed.
+/// The reason why work on a device failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The driver returned an error.
@@ -45,12 +45,12 @@ impl fmt::Display for Failure {
 
 impl error::Error for Failure {}
 
-/// Why a module was not loaded.
+/// The reason why a module was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// The failure.
     pub failure: Failure,
-    /// What the compiler in the driver said; empty if it said nothing.
+    /// The words of the compiler in the driver; empty if there are none.
     pub log: String,
 }
 

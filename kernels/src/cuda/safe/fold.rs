@@ -14,7 +14,7 @@ use consonance_spec::{DType, ReduceOp};
 /// [`reduce`](crate::cuda::kernels::reduce).
 #[derive(Clone, Copy, Debug)]
 pub struct Fold<'m> {
-    /// What the sources have and the targets get.
+    /// The content of the sources and of the targets.
     pub stage: Stage,
     /// The operation.
     pub op: ReduceOp,

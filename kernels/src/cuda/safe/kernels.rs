@@ -31,7 +31,7 @@ struct Loaded {
 // SAFETY: the addresses are only compared.
 unsafe impl Send for Loaded {}
 
-/// How long the driver's compiler took for a module.
+/// The time that the driver's compiler took for a module.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The module's name in the table.

@@ -1,12 +1,12 @@
-//! What a launch is checked for before the driver sees it.
+//! Checks of a launch before the driver sees it.
 
 use super::context::Shared;
 use crate::cuda::kernels::Launch;
 
-/// What a kernel does with the bytes at an address that it is given.
+/// A kernel's access to the bytes at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What the caller calls them: `"source"`.
+    /// The caller's name of them: `"source"`.
     pub name: &'static str,
     /// Their place among those of the same name.
     pub index: usize,

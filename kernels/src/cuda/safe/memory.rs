@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an allocation waits for the device's work, if memory that was dropped may make room.
+/// The time that an allocation waits for the device's work, if dropped memory may make room.
 const FULL: Duration = Duration::from_secs(1);
 
 /// Memory on a device. Dropping it frees the memory after the work on the context's streams.
@@ -47,7 +47,7 @@ impl DeviceMemory {
         let has_dropped = context.reclaim() > 0;
         let mut allocated = DeviceMemory::alloc(context, bytes);
         let is_full = matches!(&allocated, Err(error) if error.code == CUresult::OUT_OF_MEMORY);
-        // What was dropped, and is not freed because a stream has work, may be enough.
+        // Dropped memory, not freed because a stream has work, may be enough.
         if is_full && has_dropped && context.is_free_by(Instant::now() + FULL) {
             allocated = DeviceMemory::alloc(context, bytes);
         }

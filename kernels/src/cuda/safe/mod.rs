@@ -1,8 +1,9 @@
 //! The driver's objects with their owners, lifetimes and bounds.
 //!
-//! What is dropped while the device may still use it is *retired*: its [`Context`] keeps it until
-//! no stream of the context has work left, and frees it then. The driver frees memory only after
-//! all work of the context, so that freeing it earlier would wait for as long as the work takes.
+//! Memory that is dropped while the device may still use it is *retired*: its [`Context`] keeps it
+//! until no stream of the context has work left, and frees it then. The driver frees memory only
+//! after all work of the context, so that freeing it earlier would wait for as long as the work
+//! takes.
 //! **Invariant:** the owner of a retired thing is gone, so that no later work can use it.
 
 mod absent;

@@ -1,4 +1,4 @@
-//! Why a group was ended, and why a step failed.
+//! The reasons why a group was ended and why a step failed.
 
 use crate::shm::{call_log::Outcome, records::Generation};
 
@@ -41,7 +41,7 @@ impl Abort {
     }
 }
 
-/// Why a step failed.
+/// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Not all ranks made the same call. All of them get this fault, none has touched any memory,

@@ -1,4 +1,4 @@
-//! How a group ends, and what its ranks are told of that.
+//! The end of a group, and the reports of it to its ranks.
 //!
 //! An [`Abort`] ends a group in one generation: it names the rank at fault and the reason, and the
 //! first wins. A step that it ends, or that fails for another reason, returns a [`Fault`]. An

@@ -1,4 +1,4 @@
-//! What a rank sees of the others, their last calls, and how their group was ended: for reports.
+//! A rank's view of the others: their last calls, and the end of their group: for reports.
 
 use super::abort::Abort;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 use consonance_spec::{Extension, Signature, World};
 use std::ptr;
 
-/// What a rank sees of the other ranks of its group, from any thread.
+/// A rank's view of the other ranks of its group, from any thread.
 #[derive(Clone)]
 pub struct Witness {
     member: Member,
@@ -137,7 +137,7 @@ impl LastCall {
     }
 }
 
-/// How a group was ended: alone, or with one that it was split from.
+/// The end of a group: alone, or with one that it was split from.
 #[derive(Clone, Debug)]
 pub struct End {
     /// The rank that is at fault, and the reason.

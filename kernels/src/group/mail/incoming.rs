@@ -51,7 +51,7 @@ struct Stream {
     target: Target,
 }
 
-/// Where a message goes.
+/// The destination of a message.
 enum Target {
     Receive(Receive),
     /// To the last kept message from its rank.
@@ -74,7 +74,7 @@ impl Kept {
     }
 }
 
-/// Why messages from a rank cannot be read.
+/// The reason why messages from a rank cannot be read.
 pub(super) enum Unreadable {
     /// The rank wrote values that no correct rank writes.
     Corrupt,

@@ -40,7 +40,7 @@ struct Open {
     has_ends: bool,
     outgoing: Box<[Outgoing]>,
     incoming: Incoming,
-    /// Why the mailbox takes no more requests.
+    /// The reason why the mailbox takes no more requests.
     closed: Option<Fault>,
     /// Threads that poll.
     polling: usize,
@@ -51,8 +51,9 @@ struct Open {
 /// Polls between two checks of deadlines and of the end of the group.
 const PASSES_PER_CHECK: u32 = 16;
 
-/// How long at most a rank that gave up a message is taken to be held up by the rank for which it
-/// waited: not longer than it waited, since a rank that only looks for messages does other work.
+/// The longest time that a rank that gave up a message is taken to be held up by the rank
+/// for which it waited: not longer than it waited, since a rank that only looks for messages does
+/// other work.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Mail {
@@ -456,7 +457,7 @@ impl Shared {
             return open.close(&fault, finished);
         }
         if !left.is_empty() {
-            // What a rank sent before it left is there.
+            // The messages of a rank from before it left are there.
             self.advance(open, finished);
             for &peer in &left {
                 self.member.state.say_gives_up(self.member.world.rank(), peer, PATIENCE);

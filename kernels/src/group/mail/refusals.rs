@@ -33,7 +33,7 @@ pub(super) struct Refusal {
 pub(super) struct Refuser {
     /// The refusals that were told, from the generation's base.
     told: u64,
-    /// How many of them the writer has heard, as far as its cells say.
+    /// The number of them that the writer has heard, as far as its cells say.
     heard: u64,
 }
 
@@ -60,7 +60,7 @@ impl Refuser {
     /// Tells of a refusal. `is_taken`: the writer may know that the message was taken as a whole.
     pub(super) fn tell(&mut self, ends: &RingEnds, refusal: Refusal, is_taken: bool) {
         let Refusal { message, sent, expected } = refusal;
-        // Where there is no place for a message that was not taken, the writer is not correct.
+        // If there is no place for a message that was not taken, the writer is not correct.
         if self.told - self.heard >= if is_taken { TAKEN } else { REFUSALS as u64 } {
             return;
         }

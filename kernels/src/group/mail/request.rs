@@ -7,7 +7,7 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MailFault {
     /// A message does not fit its receive. Both ranks get this fault: the sender at the latest when
@@ -18,9 +18,9 @@ pub enum MailFault {
         from: usize,
         /// The rank that received.
         to: usize,
-        /// What was sent.
+        /// The envelope of the message.
         sent: Envelope,
-        /// What the receive expected.
+        /// The envelope that the receive expected.
         expected: Envelope,
     },
     /// The deadline passed. The group goes on.
@@ -36,13 +36,13 @@ pub enum MailFault {
     Fault(Fault),
 }
 
-/// What a request calls at its end, with the rank that sent the message or received it.
+/// A function that a request calls at its end, with the rank that sent the message or received it.
 pub type Finish = Box<dyn FnOnce(Result<usize, MailFault>) + Send>;
 
 /// A request that has ended, and how.
 pub(super) type Finished = (Finish, Result<usize, MailFault>);
 
-/// When a request ends that has not ended before.
+/// The time at which a request ends that has not ended before.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     pub(super) at: Instant,

@@ -23,7 +23,7 @@ pub(super) enum Part {
     Withdrawn = 3,
 }
 
-/// What a message says of itself, and what a receive asks for.
+/// The description of a message, and of the message that a receive asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The element type.

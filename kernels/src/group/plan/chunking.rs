@@ -1,17 +1,17 @@
-//! How a rank's published data are cut into parts.
+//! The parts of a rank's published data.
 
 use super::windows::BORDER_BYTES;
 use crate::tuning::Tuning;
 
-/// How a rank's published data are cut into parts, so that ranks work at the same time. It affects
-/// only speed, and follows from the call.
+/// The division of a rank's published data into parts, so that ranks work at the same time. It
+/// affects only speed, and follows from the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunking {
     /// Number of blocks; a part of each can be read at a time. If there are as many as ranks, each
     /// is for the rank of its number. They are of equal size unless the step is
     /// [`published_in_blocks`](crate::group::Step::published_in_blocks).
     pub blocks: usize,
-    /// Which ranks read the parts, by which their size is chosen.
+    /// The ranks that read the parts. The size is chosen by them.
     pub readers: Readers,
     /// Limit on the bytes of each rank's data that all ranks know; `usize::MAX` where they know
     /// none. For blocks of different sizes: as many times the largest as there are blocks.

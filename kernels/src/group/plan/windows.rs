@@ -1,10 +1,10 @@
-//! How many windows a step has, and how large they are.
+//! The number and the size of a step's windows.
 
 /// Borders between ranks' blocks, and between staged slices, are multiples of this, so that no two
 /// ranks write the same pair of cache lines.
 pub(crate) const BORDER_BYTES: usize = 128;
 
-/// How data are staged: a part at a time, while the peers read the part before.
+/// The windows of staged data: a part at a time, while the peers read the part before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// Number of parts.

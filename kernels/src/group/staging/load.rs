@@ -1,4 +1,4 @@
-//! What a rank stages in a window, and in which slot.
+//! The data that a rank stages in a window, and their slot.
 
 use crate::group::slot_swap;
 use std::ops::Range;

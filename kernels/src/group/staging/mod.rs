@@ -1,4 +1,4 @@
-//! What lies in staging: data of ranks that cannot read each other's buffers. They copy their data
+//! Staging: data of ranks that cannot read each other's buffers. They copy their data
 //! into memory that all can read, a window at a time.
 //!
 //! Each rank has its own *staging*, in memory that all processes of the group map: two slots for
@@ -28,7 +28,7 @@
 //!    copied them out.
 //! 3. **Read.** The rank publishes *read* `w`.
 //!
-//! Where data go one way, each side does its half: a rank without data claims and stages nothing,
+//! If data go one way, each side does its half: a rank without data claims and stages nothing,
 //! and a rank that reads nothing publishes *read* of all windows of the call at its beginning and
 //! waits for no data.
 //!

@@ -102,7 +102,7 @@ fn a_giver_is_at_most_one_call_ahead() {
     take(&mut ends[2], &signature, 3).unwrap();
     assert_eq!(give(&mut ends[0], &signature, &[4, 5, 6]), Err(Fault::Missing(vec![1])));
     assert_eq!(outcomes(&ends[0]), [Outcome::Done, Outcome::Missing], "the second call waited for the first");
-    // What was given is there, though the group has ended.
+    // The given data are there, though the group has ended.
     let abort = ends[0].aborter().aborted().unwrap();
     assert_eq!(take(&mut ends[1], &signature, 3), Err(Fault::Aborted(abort)));
 }

@@ -1,4 +1,4 @@
-//! What a rank brings to a step in which a block of every buffer is private to each rank.
+//! The arguments of a rank in a step in which a block of every buffer is private to each rank.
 
 use crate::{
     cpu::reduce::Reducer,
@@ -6,7 +6,7 @@ use crate::{
 };
 use consonance_spec::Signature;
 
-/// What a rank brings to such a step: see [`Step::divided`](crate::group::Step::divided).
+/// The arguments of a rank in such a step: see [`Step::divided`](crate::group::Step::divided).
 #[derive(Clone, Copy)]
 pub(in crate::group) struct Divided<'a> {
     pub(in crate::group) signature: &'a Signature,

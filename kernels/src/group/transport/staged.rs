@@ -48,13 +48,13 @@ pub(in crate::group) unsafe fn in_windows(
     unsafe { showing.read(sharing, step, work) }
 }
 
-/// How a rank shows its data to the others in a step.
+/// The exposure of a rank's data to the others in a step.
 pub(in crate::group) struct Showing<'a> {
-    /// What it stages of them.
+    /// The part that it stages.
     load: Load<'a>,
     /// The bytes of the data, staged or not.
     bytes: usize,
-    /// Where the others may read the data in place.
+    /// The place where the others may read the data.
     found: Option<Shown>,
     topology: Topology,
     /// Whether no rank knew the sizes of all blocks when it staged the first window.

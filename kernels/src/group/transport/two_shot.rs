@@ -188,7 +188,7 @@ impl<'a> Combined<'a> {
             unit: BORDER_BYTES / input_size.min(output_size),
             is_divided,
             returns,
-            // Where all ranks receive, this rank has read a result in the place of its data before.
+            // If all ranks receive, this rank has read a result in the place of its data before.
             has_lines: (returns && targets == Targets::All) || data == Use::SwappedData,
             is_needed: is_divided && world.peers().any(|peer| targets.reach(peer)),
             in_place: topology.protocol(step, bytes, true) == Protocol::InPlace,

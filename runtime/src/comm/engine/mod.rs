@@ -206,14 +206,14 @@ pub(crate) fn local(
     Host::group(call, cpus, configuration)
 }
 
-/// What an engine tells of itself and of its last call.
+/// The report of an engine about itself and its last call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explanation {
-    /// How the ranks communicate.
+    /// The transport between the ranks.
     pub transport: Option<Transport>,
-    /// How the data of the call went, if this was not asked since.
+    /// The way of the call's data, if this was not asked since.
     pub path: Option<Path>,
-    /// How long the call slept while it waited for other ranks.
+    /// The time that the call slept while it waited for other ranks.
     pub waited: Option<Duration>,
     /// The inputs of protocol selection, if the ranks share memory.
     #[doc(hidden)]

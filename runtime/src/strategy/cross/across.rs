@@ -98,7 +98,7 @@ impl Strategy {
         if let Err(error) = self.or_refuse(kind, self.check_count(call, "value", value.values().len())) {
             return Some(Err(error));
         }
-        // What is left of the first replica's clone takes the result.
+        // The rest of the first replica's clone takes the result.
         let mut rest = value[0].clone();
         let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
         let leaves: Vec<_> = iter::once(nest::take(&mut rest)).chain(others).map(Mutex::new).collect();

@@ -259,7 +259,7 @@ impl Strategy {
         combine: impl Fn(&Path, Leaves<'_>) -> Result<Value>,
     ) -> Result<N> {
         self.check_count(call, "value", value.values().len())?;
-        // What is left of the first replica's clone takes the result.
+        // The rest of the first replica's clone takes the result.
         let mut rest = value[0].clone();
         let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
         let replicas: Vec<Vec<Leaf>> = iter::once(nest::take(&mut rest)).chain(others).collect();

@@ -6,7 +6,7 @@ use consonance_kernels::cpu::copy::copy_own;
 use consonance_spec::Element;
 use std::{array, mem};
 
-/// How values of one type become the entries of a tensor along axis 0, and are made of one.
+/// The conversion between values of one type and the entries of a tensor along axis 0.
 ///
 /// A function that makes values of a tensor returns `None` if they are not of its dtype and shape.
 #[derive(Debug)]

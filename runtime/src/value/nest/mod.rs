@@ -64,7 +64,8 @@ pub trait Nest: Sized {
     /// [`Error::InvalidCall`] if a leaf has another type than its place.
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()>;
 
-    /// How a list of such values is one tensor. `None` if each of them is a nest of its own.
+    /// The conversion of a list of such values to one tensor. `None` if each of them is a nest of
+    /// its own.
     #[doc(hidden)]
     const ELEMENTS: Option<Elements<Self>> = None;
 }
