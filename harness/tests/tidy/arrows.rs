@@ -111,7 +111,7 @@ fn imported(sources: &[&Source], index: usize, folder: &str) -> impl Iterator<It
     })
 }
 
-/// What a file declares and calls.
+/// The declarations and calls of a file.
 struct File {
     blocks: Vec<Block>,
     tokens: TokenStream,
@@ -137,7 +137,7 @@ enum Receiver {
 
 impl File {
     fn read(source: &Source) -> File {
-        let tokens: TokenStream = source.text.parse().expect("Rust, as when the source was split");
+        let tokens: TokenStream = source.text.parse().expect("Rust, as when the source was read");
         let all: Vec<TokenTree> = tokens.clone().into_iter().collect();
         // A module in a file has tests.
         let is_tests = |token: &TokenTree| word(token).is_some_and(|word| word == "mod");

@@ -1,9 +1,9 @@
 //! Checks the house rules that a program can check. Each failure names the file, the line and the
 //! rule.
 //!
-//! Rules read a [`Source`], which separates code, comments and literals, so that words in comments
-//! and strings break no rule of code. [`every_rule_finds_a_planted_fault`] has lines that break
-//! them.
+//! Rules read a [`Source`], which separates code from comments and literals, so that words in
+//! comments and strings break no rule of code. [`every_rule_finds_a_planted_fault`] has lines that
+//! break them.
 
 mod arrows;
 mod prose;
@@ -125,9 +125,6 @@ const TESTS_OF_ERRORS: [&str; 3] = ["runtime/tests/", "harness/tests/", "harness
 /// serde, which have no fields.
 const TESTS_OF_TEXTS: [&str; 2] = ["runtime/tests/error_texts.rs", "runtime/tests/serde.rs"];
 
-/// The maximum number of columns of a line of comments. Code has rustfmt's limit.
-const COLUMNS: usize = 100;
-
 /// The maximum numbers of lines of a file: of code, and of tests. A longer file has more than one
 /// noun.
 const LINES: [usize; 2] = [500, 900];
@@ -145,22 +142,19 @@ struct Problem {
     what: String,
 }
 
-/// A Rust file with its parts separated. `code` and `comments` have the same lines as the text;
-/// everything else in them is blank.
+/// A Rust file. Its code has the same lines as the text; comments and literals in it are blank.
 struct Source {
     path: String,
     text: String,
     code: String,
-    comments: String,
     /// Whether the whole file is a test.
     is_test: bool,
 }
 
 impl Source {
     fn new(path: &str, text: &str) -> Source {
-        let (code, comments) = split(text);
         let is_test = path.contains("/tests/") || path.ends_with("/tests.rs") || path.contains("/benches/");
-        Source { path: path.to_owned(), text: text.to_owned(), code, comments, is_test }
+        Source { path: path.to_owned(), text: text.to_owned(), code: code(text), is_test }
     }
 
     /// Returns the code before the tests, which come last in a file.
@@ -205,48 +199,41 @@ fn places(text: &str, word: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the code and the comments of a text. In each, everything else is blank. Literals are in
-/// neither.
+/// Returns the code of a text, where comments and literals are blank. It has as many bytes as the
+/// text, so that offsets in it are offsets in the text.
 ///
 /// # Panics
 /// If the text is not Rust.
-fn split(text: &str) -> (String, String) {
-    const COMMENT: u8 = 0;
-    const CODE: u8 = 1;
-    const LITERAL: u8 = 2;
-    /// Marks the bytes of tokens as code or literal.
-    fn note(tokens: TokenStream, text: &str, marks: &mut [u8]) {
+fn code(text: &str) -> String {
+    /// Marks the bytes of code.
+    fn note(tokens: TokenStream, text: &str, is_code: &mut [bool]) {
         for token in tokens {
-            let mut mark = |span: Span, with: u8| {
+            let mut mark = |span: Span| {
                 let bytes = span.byte_range();
                 // A doc comment is an attribute whose tokens all have the comment's span.
                 if !text[bytes.clone()].starts_with("//") && !text[bytes.clone()].starts_with("/*") {
-                    marks[bytes].fill(with);
+                    is_code[bytes].fill(true);
                 }
             };
             match token {
-                TokenTree::Literal(literal) => mark(literal.span(), LITERAL),
-                TokenTree::Ident(ident) => mark(ident.span(), CODE),
-                TokenTree::Punct(punct) => mark(punct.span(), CODE),
+                TokenTree::Literal(_) => {}
+                TokenTree::Ident(ident) => mark(ident.span()),
+                TokenTree::Punct(punct) => mark(punct.span()),
                 TokenTree::Group(group) => {
-                    mark(group.span_open(), CODE);
-                    mark(group.span_close(), CODE);
-                    note(group.stream(), text, marks);
+                    mark(group.span_open());
+                    mark(group.span_close());
+                    note(group.stream(), text, is_code);
                 }
             }
         }
     }
-    let mut marks = vec![COMMENT; text.len()];
-    note(text.parse().unwrap_or_else(|error| panic!("{error}: {text}")), text, &mut marks);
-    // Each part has as many bytes as the text, so that offsets in a part are offsets in the text.
-    let only = |wanted: u8| -> String {
-        let kept = |(at, c): (usize, char)| match c.is_whitespace() || marks[at] == wanted {
-            true => c.to_string(),
-            false => " ".repeat(c.len_utf8()),
-        };
-        text.char_indices().map(kept).collect()
+    let mut is_code = vec![false; text.len()];
+    note(text.parse().unwrap_or_else(|error| panic!("{error}: {text}")), text, &mut is_code);
+    let kept = |(at, c): (usize, char)| match c.is_whitespace() || is_code[at] {
+        true => c.to_string(),
+        false => " ".repeat(c.len_utf8()),
     };
-    (only(CODE), only(COMMENT))
+    text.char_indices().map(kept).collect()
 }
 
 fn root() -> PathBuf {
@@ -405,11 +392,6 @@ fn arrows_that_point_up(source: &Source, floors: &[&str], lib: &str) -> Vec<Prob
     up.map(|(at, path)| source.problem(at, format!("`crate::{path}` is above `{}`", floors[own]))).collect()
 }
 
-fn notes_of_unfinished_work(source: &Source) -> Vec<Problem> {
-    let words = ["TODO", "FIXME", "XXX", "HACK"];
-    words.iter().flat_map(|word| source.each(&source.comments, word, "an issue is the place for it")).collect()
-}
-
 /// Returns the last arms of matches over [`TABLES`] that a new variant would take unseen.
 fn wildcards_over_tables(source: &Source) -> Vec<Problem> {
     /// Returns the offsets of such arms.
@@ -433,7 +415,7 @@ fn wildcards_over_tables(source: &Source) -> Vec<Problem> {
     }
     let what = "a new op, type or kind would go here unseen: name those that do, or ask for a property of theirs";
     let mut found = Vec::new();
-    wildcards(source.text.parse().expect("Rust, as when the source was split"), &mut found);
+    wildcards(source.text.parse().expect("Rust, as when the source was read"), &mut found);
     found.into_iter().map(|at| source.problem(at, what)).collect()
 }
 
@@ -502,34 +484,6 @@ fn long_files(source: &Source) -> Vec<Problem> {
     (lines > most).then(|| source.problem(0, what)).into_iter().collect()
 }
 
-/// Returns comments wider than [`COLUMNS`]. Tables, drawings and examples are exempt.
-fn wide_comments(source: &Source) -> Vec<Problem> {
-    let (mut problems, mut is_example, mut at) = (Vec::new(), false, 0);
-    for line in source.text.split_inclusive('\n') {
-        let text = line.trim();
-        let is_comment = text.starts_with("//");
-        is_example = is_comment && is_example != text.contains("```");
-        if is_comment && !is_example && line.trim_end().chars().count() > COLUMNS && !text.contains(['|', '─']) {
-            problems.push(source.problem(at, format!("a comment of more than {COLUMNS} columns")));
-        }
-        at += line.len();
-    }
-    problems
-}
-
-/// Returns lines of a page or of a manifest wider than [`COLUMNS`]. Tables and examples are exempt.
-fn wide_lines(path: &str, text: &str) -> Vec<Problem> {
-    let mut is_example = false;
-    let is_wide = |line: &str| {
-        is_example ^= line.trim_start().starts_with("```");
-        !is_example && !line.starts_with('|') && line.chars().count() > COLUMNS
-    };
-    let wide: Vec<bool> = text.lines().map(is_wide).collect();
-    let what = || format!("more than {COLUMNS} columns");
-    let problem = |(index, _)| Problem { path: path.to_owned(), line: index + 1, what: what() };
-    wide.into_iter().enumerate().filter(|(_, wide)| *wide).map(problem).collect()
-}
-
 #[test]
 fn arrows_between_folders_point_down() {
     for (folder, floors) in FLOORS {
@@ -557,7 +511,7 @@ fn files_of_a_folder_form_no_circle() {
 fn only_kernels_has_unsafe_code() {
     check(unsafe_outside_kernels);
     for path in SAFE_ROOTS {
-        assert!(split(&read(path)).0.contains("#![forbid(unsafe_code)]"), "{path}:1: no #![forbid(unsafe_code)]");
+        assert!(code(&read(path)).contains("#![forbid(unsafe_code)]"), "{path}:1: no #![forbid(unsafe_code)]");
     }
 }
 
@@ -566,7 +520,7 @@ fn absent_words_stay_absent() {
     check(words_that_are_absent);
     for folder in LINTED {
         let lints = "deny(clippy::disallowed_types, clippy::disallowed_methods, clippy::disallowed_macros)";
-        let code = split(&read(&format!("{folder}/src/lib.rs"))).0;
+        let code = code(&read(&format!("{folder}/src/lib.rs")));
         assert!(code.contains(lints), "{folder}/src/lib.rs:1: no {lints}");
         assert!(
             read(&format!("{folder}/clippy.toml")).contains("disallowed-types"),
@@ -585,11 +539,6 @@ fn only_tests_import_the_meaning_of_spec() {
 }
 
 #[test]
-fn no_work_is_left_unfinished() {
-    check(notes_of_unfinished_work);
-}
-
-#[test]
 fn no_match_has_a_wildcard_for_ops_types_and_kinds() {
     check(wildcards_over_tables);
 }
@@ -605,22 +554,6 @@ fn tests_compare_fields_of_errors() {
 #[test]
 fn every_file_is_short() {
     check(long_files);
-}
-
-#[test]
-fn every_comment_is_narrow() {
-    check(wide_comments);
-}
-
-#[test]
-fn every_line_of_a_page_or_a_manifest_is_narrow() {
-    none(
-        [".md", ".toml"]
-            .iter()
-            .flat_map(|ending| files(ending))
-            .flat_map(|path| wide_lines(&path, &read(&path)))
-            .collect(),
-    );
 }
 
 /// Returns each line of the dependency tables of a manifest: the line's number, the table's name,
@@ -781,8 +714,7 @@ fn the_script_of_faults_finds_the_texts_to_edit() {
 #[test]
 fn every_rule_finds_a_planted_fault() {
     type Rule = fn(&Source) -> Vec<Problem>;
-    let wide = format!("\n// {}", "word ".repeat(COLUMNS / 4));
-    let broken: [(Rule, &str, &str); 20] = [
+    let broken: [(Rule, &str, &str); 18] = [
         (wildcards_over_tables, "spec/src/a.rs", "fn f() { match a { DType::F32 => 1,\n_ => 2 } }"),
         (
             wildcards_over_tables,
@@ -799,7 +731,6 @@ fn every_rule_finds_a_planted_fault() {
             "fuzz/a.rs",
             "fn f() { match a { 1 => match b { spec::ReduceOp::Sum => 1,\n_ => 2 }, _ => 3 } }",
         ),
-        (wide_comments, "spec/src/a.rs", &wide),
         (unsafe_outside_kernels, "runtime/src/a.rs", "fn f() {}\nunsafe fn g() {}"),
         (words_that_are_absent, "kernels/src/group/post.rs", "\nuse std::sync::atomic::AtomicU64;"),
         (words_that_are_absent, "runtime/src/a.rs", "fn f() {}\nfn f(_: *const u8) {}"),
@@ -810,7 +741,6 @@ fn every_rule_finds_a_planted_fault() {
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec::*;"),
         (meaning_outside_tests, "kernels/src/a.rs", "\nuse consonance_spec as spec;"),
         (meaning_outside_tests, "kernels/src/a.rs", "fn f() {\n    consonance_spec::array::gather() }"),
-        (notes_of_unfinished_work, "spec/src/a.rs", "\n// TODO: more"),
         (texts_of_errors, "runtime/tests/a.rs", "fn f() {\n    assert_eq!(error.to_string(), \"b\"); }"),
         (texts_of_errors, "harness/tests/a.rs", "fn f() {\n    g().unwrap_err().to_string() }"),
         (unsafe_outside_kernels, "spec/src/a.rs", "fn f<'a>(_: &'a str) -> char { '\"' }\nunsafe fn g() {} // \""),
@@ -820,7 +750,6 @@ fn every_rule_finds_a_planted_fault() {
         let lines: Vec<usize> = rule(&Source::new(path, text)).iter().map(|problem| problem.line).collect();
         assert_eq!(lines, [2], "lines of the problems of {text:?}");
     }
-    assert_eq!(wide_lines("a.md", &format!("{0}\n|{0}\n```\n{0}", wide.trim())).len(), 1);
     assert_eq!(long_files(&Source::new("spec/src/a.rs", &"\n".repeat(LINES[0] + 1))).len(), 1);
     assert_eq!(
         wrong_arrows("spec", &[], "[dependencies]\nconsonance-kernels.workspace = true\nserde = \"1\"").len(),
