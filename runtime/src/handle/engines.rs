@@ -15,7 +15,7 @@ use consonance_spec::World;
 /// for each replica.
 pub(crate) type MakeEngines = Box<dyn Fn(&[Device], &Role) -> Result<Vec<Box<dyn Engine>>> + Send + Sync>;
 
-/// What the engines of a strategy's replicas in this process are chosen by.
+/// The choice of the engines of a strategy's replicas in this process.
 pub(crate) struct Engines {
     pub(crate) role: Role,
     /// Makes engines of a crate of the user's.
