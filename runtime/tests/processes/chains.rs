@@ -9,8 +9,12 @@
 use crate::{
     calls::Random,
     driver::{self, Job, Process, Signal, hear, number, say},
+    leavers,
 };
-use consonance::{Communicator, Error, Mailbox, ReduceOp, Result};
+use consonance::{
+    CommunicationOptions, Communicator, Error, Mailbox, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Result,
+    TfConfigClusterResolver,
+};
 use std::{
     env,
     hint::black_box,
@@ -35,6 +39,7 @@ struct Seat {
     mailbox: Mailbox,
     data: Vec<u8>,
     other: Vec<u8>,
+    _group: ProcessGroup,
 }
 
 /// A call: its name, and the call with this root.
@@ -106,26 +111,44 @@ const WAYS: [&str; 4] = ["stops", "dies", "computes", "returns"];
 /// Makes calls until one fails, and reports whom the error names. Words: see [`Round::words`].
 pub(crate) fn chains(words: &[&str]) -> Result<()> {
     let round = Round::read(words);
+    if let Some(call) = round.call.checked_sub(CALLS.len()) {
+        let options = CommunicationOptions::new().timeout(TIMEOUT)?;
+        let strategy = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?);
+        let strategy = strategy.replicas(REPLICAS).options(options).build()?;
+        let things = leavers::Things::new(&strategy)?;
+        let own = strategy.local_replicas().start / REPLICAS;
+        let make = |(strategy, things): &mut (MultiWorkerMirroredStrategy, leavers::Things), _| {
+            leavers::CALLS[call].1(strategy, things)
+        };
+        return repeat(round, own, (strategy, things), make);
+    }
     let mut group = driver::join(1, TIMEOUT)?;
     let mut whole = group.communicators().remove(0);
     let half = whole.split(Some((whole.rank() % 2) as u32), 0)?.expect("a color was given");
     let mailbox = whole.mailbox()?;
     let (data, other) = (vec![1; round.bytes()], vec![1; round.bytes()]);
-    let mut seat = Seat { whole, half, mailbox, data, other };
-    let is_odd = seat.whole.rank() == round.culprit;
+    let own = whole.rank();
+    let seat = Seat { whole, half, mailbox, data, other, _group: group };
+    repeat(round, own, seat, CALLS[round.call].1)
+}
+
+/// Makes a call again and again as process `own`.
+fn repeat<S>(round: Round, own: usize, mut seat: S, call: impl Fn(&mut S, usize) -> Result<()>) -> Result<()> {
     say("ready");
     for step in 0.. {
-        if is_odd && step == round.at && WAYS[round.way] == "computes" {
+        if own == round.culprit && step == round.at && WAYS[round.way] == "computes" {
             let begin = Instant::now();
             while begin.elapsed() < 3 * TIMEOUT {
                 black_box(begin);
             }
         }
-        if is_odd && step == round.at && WAYS[round.way] == "returns" {
+        if own == round.culprit && step == round.at && WAYS[round.way] == "returns" {
             break;
         }
-        if let Err(error) = CALLS[round.call].1(&mut seat, step % round.ranks) {
-            let (named, lost) = named(&error);
+        if let Err(error) = call(&mut seat, step % round.ranks) {
+            let (replicas, lost) = named(error.root());
+            let mut named: Vec<usize> = replicas.iter().map(|replica| replica / round.replicas()).collect();
+            named.dedup();
             // A rank may leave because of its error before the others have theirs.
             let stays = Some(seat).filter(|_| round.stays);
             say(&format!("named {named:?} {lost} {}", driver::fields(&error)));
@@ -134,7 +157,7 @@ pub(crate) fn chains(words: &[&str]) -> Result<()> {
             return Ok(());
         }
     }
-    drop((seat, group));
+    drop(seat);
     hear();
     Ok(())
 }
@@ -190,10 +213,15 @@ fn named(error: &Error) -> (Vec<usize>, bool) {
     }
 }
 
+/// The replicas of a process in rounds with strategies.
+const REPLICAS: usize = 2;
+
 /// The plan of one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
+    /// Processes. Each is a rank, or a worker of a strategy.
     ranks: usize,
+    /// An index of [`CALLS`], or after those of [`leavers::CALLS`].
     call: usize,
     size: usize,
     way: usize,
@@ -214,6 +242,16 @@ impl Round {
         let numbers: Vec<usize> = words.iter().map(|word| number(word) as usize).collect();
         let [ranks, call, size, way, culprit, at, stays] = numbers[..] else { panic!("seven numbers") };
         Round { ranks, call, size, way, culprit, at, stays: stays == 1 }
+    }
+
+    /// Returns the replicas of each process.
+    fn replicas(self) -> usize {
+        if self.call < CALLS.len() { 1 } else { REPLICAS }
+    }
+
+    fn name(self) -> String {
+        let of_strategies = || format!("{} of a strategy", leavers::CALLS[self.call - CALLS.len()].0);
+        CALLS.get(self.call).map_or_else(of_strategies, |call| call.0.to_owned())
     }
 
     /// Returns the bytes of a rank's data: whole blocks for each rank.
@@ -242,7 +280,7 @@ impl Round {
                 && (is_gone || report.starts_with(&format!("named [{}] false", self.culprit)))
         };
         job.all().for_each(|process| process.tell("end"));
-        let what = format!("{}, {} bytes, {}: {self:?}", CALLS[self.call].0, self.bytes(), WAYS[self.way]);
+        let what = format!("{}, {} bytes, {}: {self:?}", self.name(), self.bytes(), WAYS[self.way]);
         reports.iter().filter(|report| !right(report)).map(|report| format!("{what}\n    {report}")).collect()
     }
 }
@@ -257,10 +295,10 @@ fn play(rounds: &[Round], random: &mut Random) -> Vec<String> {
 }
 
 fn draw(random: &mut Random, call: usize) -> Round {
-    let (ranks, call) = (3 + random.below(3), call % CALLS.len());
+    let (ranks, call) = (3 + random.below(3), call % (CALLS.len() + leavers::CALLS.len()));
     // A long message fills the cells between two ranks many times. Both have to be scheduled each
     // time: on a busy machine 8 MiB take longer than the timeout.
-    let sizes = BYTES.len() - usize::from(CALLS[call].0 == "messages in a ring");
+    let sizes = BYTES.len() - usize::from(CALLS.get(call).is_some_and(|call| call.0 == "messages in a ring"));
     Round {
         ranks,
         call,
@@ -287,8 +325,8 @@ fn every_survivor_names_the_rank_holding_up_all() {
             });
         }
         let (begin, mut count, mut wrong) = (Instant::now(), 0, Vec::new());
-        // Each call twice.
-        while count < 2 * CALLS.len() || seconds.is_some_and(|seconds| begin.elapsed() < seconds) {
+        // Each call once.
+        while count < CALLS.len() + leavers::CALLS.len() || seconds.is_some_and(|seconds| begin.elapsed() < seconds) {
             let batch: Vec<Round> = (count..count + AT_ONCE).map(|call| draw(&mut random, call)).collect();
             wrong.extend(play(&batch, &mut random));
             count += AT_ONCE;

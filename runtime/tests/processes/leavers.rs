@@ -53,7 +53,7 @@ const PANICS_IN_A_RUN: &str = "panics in a run";
 /// A call of all workers: its name, and the call.
 type Call = (&'static str, fn(&Strategy, &Things) -> Result<()>);
 
-const CALLS: &[Call] = &[
+pub(crate) const CALLS: &[Call] = &[
     ("all_reduce", |strategy, _| strategy.run(|replica| replica.all_reduce("sum", 1)).map(drop)),
     ("large all_reduce", |strategy, _| {
         strategy.run(|replica| replica.all_reduce("mean", Tensor::from(vec![1f32; 300_000]))).map(drop)
@@ -103,7 +103,7 @@ const CALLS: &[Call] = &[
 ];
 
 /// The arguments of calls.
-struct Things {
+pub(crate) struct Things {
     weight: Variable,
     seen: Variable,
     /// The path that the chief saves to.
@@ -113,7 +113,7 @@ struct Things {
 }
 
 impl Things {
-    fn new(strategy: &Strategy) -> Result<Things> {
+    pub(crate) fn new(strategy: &Strategy) -> Result<Things> {
         let variable = |aggregation, synchronization| {
             let builder = Variable::builder(|| Tensor::from(1f32)).aggregation(aggregation);
             strategy.scope(|| builder.synchronization(synchronization).build())
