@@ -119,6 +119,14 @@ fn a_tensor_on_a_device_is_reduced_where_it_lies() {
 }
 
 #[test]
+fn a_reduction_outside_of_a_run_is_a_call_of_the_engines() {
+    let (seen, x) = (Seen::default(), tensor([1.0, 2.0, 3.0, 4.0]));
+    let sum = strategy(2, &seen).reduce(ReduceOp::Sum, &PerReplica::new(vec![x.clone(), x]), None).unwrap();
+    assert_eq!((sum.space(), sum.shape()), (DEVICE, &[2, 2][..]));
+    assert_eq!(*seen.lock().unwrap(), [(Some(DEVICE), DEVICE); 2]);
+}
+
+#[test]
 fn an_enqueued_call_fails_when_it_is_waited_for() {
     let mut communicator = Communicator::from_engine(engine(0, 1, &Seen::default()));
     assert!(communicator.barrier().is_ok() && communicator.barrier().is_ok());
@@ -168,9 +176,7 @@ fn a_computation_on_the_host_refuses_a_tensor_on_a_device() {
     }
     refused(x.as_slice::<f32>());
     refused(x.clone().as_mut_slice::<f32>());
-    refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), None));
     refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), 0));
-    refused(strategy.gather(&PerReplica::new(vec![x.clone()]), 0));
     let variable = strategy.scope(|| Variable::builder(|| Tensor::zeros(DType::F32, [2, 2])).build()).unwrap();
     refused(variable.assign(x.clone()));
     refused(variable.assign_add(x.clone()));

@@ -84,9 +84,9 @@ impl<S> Builder<S> {
     /// called before the first run, and before a run whose engines cannot go on from the last one.
     /// By default replicas share memory.
     ///
-    /// The engines execute what replicas call. [`Strategy::reduce`] and [`Strategy::gather`] have
-    /// the values of all replicas in this process, and combine them in the host's memory without an
-    /// engine, to the same bits.
+    /// The engines execute the replicas' calls, and the cross-replica calls such as
+    /// [`Strategy::reduce`], each on a thread of its own. A call beside a run, or in a merge
+    /// function, is on a group of its own.
     ///
     /// ```
     /// # use consonance::{MirroredStrategy, Result, raw::Engine};

@@ -26,6 +26,11 @@ impl Engines {
     /// The engines of replicas that are all in this process, by their devices.
     pub(crate) const LOCAL: Engines = Engines { role: Role::ALONE, make: None };
 
+    /// Returns whether the replicas are threads of this process that share the host's memory.
+    pub(crate) fn share_memory(&self) -> bool {
+        self.make.is_none() && !self.role.is_shared()
+    }
+
     /// Returns whether the workers are processes of this host that form a group.
     ///
     /// # Errors

@@ -69,8 +69,8 @@ struct Inner {
     engines: Engines,
     /// Thread teams of finished runs, for reuse.
     idle: Mutex<Vec<Team>>,
-    /// The communicators of the last finished run, for reuse; only without other workers.
-    kept: Mutex<Option<Vec<Communicator>>>,
+    /// The groups of finished runs and calls, for reuse; only without other workers.
+    kept: Mutex<Vec<Vec<Communicator>>>,
     /// Threads of finished overlaps, for reuse.
     threads: Mutex<Vec<KeptThread>>,
 }
@@ -174,10 +174,10 @@ impl Strategy {
         Team::new("replica", &places).map_err(|source| Error::system(format!("start the threads of {self}"), source))
     }
 
-    /// Returns the communicators of a run of this process only: those of an earlier run, or new
-    /// ones.
+    /// Returns the communicators of a run or call of this process only: those of an earlier one, or
+    /// new ones.
     pub(crate) fn group(&self, configuration: Configuration) -> Result<Vec<Communicator>> {
-        let kept = self.0.kept.lock().expect("nobody panics holding what is kept").take();
+        let kept = self.0.kept.lock().expect("nobody panics holding what is kept").pop();
         if let Some(mut kept) = kept
             && Communicator::begin_run(&mut kept)
         {
@@ -187,10 +187,27 @@ impl Strategy {
         self.0.engines.communicators(self.0.name, &self.0.devices, configuration)
     }
 
-    /// Keeps the communicators of a run for the next one. Of two concurrent runs, only those of one
-    /// are kept.
+    /// Keeps the communicators of a run or call for the next one.
     pub(crate) fn keep(&self, communicators: Vec<Communicator>) {
-        *self.0.kept.lock().expect("nobody panics holding what is kept") = Some(communicators);
+        self.0.kept.lock().expect("nobody panics holding what is kept").push(communicators);
+    }
+
+    /// Returns whether the replicas are threads of this process that share the host's memory.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.0.engines.share_memory()
+    }
+
+    /// Runs `work(i)` for each `i` below `threads`, each on its own thread. A single one runs on
+    /// this thread.
+    pub(crate) fn on_threads(&self, threads: usize, work: &(dyn Fn(usize) + Sync)) -> Result<()> {
+        if threads == 1 {
+            work(0);
+            return Ok(());
+        }
+        let mut team = self.team_of(threads)?;
+        team.run(work);
+        self.give_back(team);
+        Ok(())
     }
 
     /// Returns a thread for the buckets of an overlap, kept or new. `None` if the options or the

@@ -1,9 +1,13 @@
-//! Cross-replica calls of a strategy with several workers. Each takes a turn, in which it uses all
-//! communicators of this worker.
+//! Cross-replica calls on the engines of a strategy. With several workers each takes a turn, in
+//! which it uses all communicators of this worker.
 
 use super::{CallGuard, CommLease, Strategy, Workers, context};
-use crate::{Communicator, Error, Result, error::all_or_worst};
-use consonance_kernels::{group::Reason, os::thread_pool::Team};
+use crate::{
+    Communicator, Error, Result, Tensor,
+    comm::{agreement::Agreement, call::Call},
+    error::all_or_worst,
+};
+use consonance_kernels::{digest::digest, group::Reason, os::thread_pool::Team};
 use consonance_spec::Kind;
 use std::sync::{Arc, Mutex};
 
@@ -39,6 +43,25 @@ impl Strategy {
         Some(self.in_turn(call, || self.each(workers, call, work)))
     }
 
+    /// Runs `work` on the communicator of every replica of this process in parallel, as a
+    /// collective of all replicas.
+    pub(crate) fn on_engines<R: Send>(
+        &self,
+        call: &'static str,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        if let Some(done) = self.across(call, &work) {
+            return done;
+        }
+        let team = self.team_of_several()?;
+        let leases = self.group(self.options().configuration())?.into_iter().map(CommLease::of_run).collect();
+        let (results, communicators): (Vec<_>, Vec<_>) = self.on_leases(leases, team, work).into_iter().unzip();
+        if let Some(communicators) = communicators.into_iter().collect() {
+            self.keep(communicators);
+        }
+        all_or_worst(results).map_err(|(_, error)| error)
+    }
+
     /// Runs `work` in one turn, which its cross-replica calls share.
     pub(crate) fn in_turn<R>(&self, call: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
         let turn = self.turn(call)?;
@@ -57,34 +80,10 @@ impl Strategy {
         call: &'static str,
         work: impl Fn(&mut Communicator) -> Result<R> + Sync,
     ) -> Result<Vec<R>> {
-        let configuration = self.options().configuration();
-        let team = match self.0.devices.len() {
-            1 => None,
-            _ => Some(self.team_or_end()?),
-        };
-        let held = self.hold(workers, call)?;
-        let tasks: Vec<_> = held.into_iter().map(|held| Mutex::new((Some(held), None))).collect();
-        let each = |place: usize| {
-            let held = tasks[place].lock().expect("nobody panics holding a task").0.take();
-            let result = held.map(|mut held| {
-                held.configure(configuration);
-                work(&mut held)
-            });
-            tasks[place].lock().expect("nobody panics holding a task").1 = result;
-        };
-        match team {
-            None => each(0),
-            Some(mut team) => {
-                team.run(&each);
-                self.give_back(team);
-            }
-        }
+        let team = self.team_of_several()?;
+        let results = self.on_leases(self.hold(workers, call)?, team, work);
         workers.rouse();
-        let results = tasks.into_iter().map(|task| match task.into_inner() {
-            Ok((_, Some(result))) => result,
-            _ => unreachable!("the team has done every task, and nobody panics holding one"),
-        });
-        all_or_worst(results.collect()).map_err(|(_, error)| {
+        all_or_worst(results.into_iter().map(|(result, _)| result).collect()).map_err(|(_, error)| {
             // A `System` error comes from a communicator here: it got no memory for a call.
             match error {
                 Error::Aborted { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::System { .. } => {
@@ -96,6 +95,44 @@ impl Strategy {
         })
     }
 
+    /// Runs `work` on each of these communicators, by the threads of `team` if there are several.
+    /// Also returns each communicator without a home that can go on.
+    fn on_leases<R: Send>(
+        &self,
+        leases: Vec<CommLease>,
+        team: Option<Team>,
+        work: impl Fn(&mut Communicator) -> Result<R> + Sync,
+    ) -> Vec<(Result<R>, Option<Communicator>)> {
+        let configuration = self.options().configuration();
+        let tasks: Vec<_> = leases.into_iter().map(|lease| Mutex::new((Some(lease), None))).collect();
+        let each = |place: usize| {
+            let lease = tasks[place].lock().expect("nobody panics holding a task").0.take();
+            let done = lease.map(|mut lease| {
+                lease.configure(configuration);
+                let result = work(&mut lease);
+                (result, lease.into_own().and_then(Communicator::end_run))
+            });
+            tasks[place].lock().expect("nobody panics holding a task").1 = done;
+        };
+        match team {
+            None => each(0),
+            Some(mut team) => {
+                team.run(&each);
+                self.give_back(team);
+            }
+        }
+        let done = tasks.into_iter().map(|task| match task.into_inner() {
+            Ok((_, Some(done))) => done,
+            _ => unreachable!("the team has done every task, and nobody panics holding one"),
+        });
+        done.collect()
+    }
+
+    /// Returns a [team](Strategy::team_or_end) if this process has several replicas.
+    fn team_of_several(&self) -> Result<Option<Team>> {
+        if self.0.devices.len() == 1 { Ok(None) } else { self.team_or_end().map(Some) }
+    }
+
     /// Returns a [team](Strategy::team), before the communicators are taken from home. Without a
     /// team this worker can make no call, so an abort of the group tells the other workers, if
     /// there are any: a better message would need a team.
@@ -105,6 +142,30 @@ impl Strategy {
                 workers.end();
             }
         })
+    }
+
+    /// Broadcasts the chief's tensor to all workers, if there are several. They agree on its dtype
+    /// and size, and on `argument` (name and value).
+    pub(crate) fn chiefs(&self, kind: Kind, argument: (&str, &str), tensor: Tensor) -> Result<Tensor> {
+        let sent = self.across(kind.name(), |communicator| {
+            let mut own = tensor.clone();
+            let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
+            let agreement = Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe };
+            communicator.execute(Call::Broadcast { data: own.buf_mut()?, root: 0 }, &agreement).map(|()| own)
+        });
+        match sent {
+            Some(sent) => Ok(sent?.swap_remove(0)),
+            None => Ok(tensor),
+        }
+    }
+
+    /// Makes the workers agree on `argument` (name and value), if there are several.
+    pub(crate) fn agree(&self, kind: Kind, argument: (&str, &str)) -> Result<()> {
+        let met = self.across(kind.name(), |communicator| {
+            let describe = || vec![(argument.0.to_owned(), argument.1.to_owned())];
+            communicator.meet(kind, &Agreement { call: Some(kind), digest: digest(argument.1), describe: &describe })
+        });
+        met.map_or(Ok(()), |met| met.map(drop))
     }
 
     /// Returns the value. For an error, tells the other workers, which make the same call, and

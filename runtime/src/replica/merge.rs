@@ -76,6 +76,8 @@ impl ReplicaContext<'_> {
         M::Value: Send + 'static,
     {
         self.require("ReplicaContext::merge_call")?;
+        // The function's calls are in no order with those that were enqueued.
+        self.held().synchronize()?;
         let leaves = nest::take(&mut arguments);
         let structure = nest::Structure::new(&leaves);
         let arguments = nest::put(arguments, leaves).map_err(|error| error.of_call("ReplicaContext::merge_call"))?;

@@ -99,7 +99,14 @@ impl Strategy {
             let running = Running::new(ReplicaContext::new(self.clone(), id, communicator, board.clone()));
             let span = Span::of_run(id, self.num_replicas_in_sync());
             let traced = RunSpan::begin(id, self.num_replicas_in_sync());
-            let body = || context::within(self, Some(id), || replica_fn(&running.context(), argument));
+            let body = || {
+                context::within(self, Some(id), || {
+                    let replica = running.context();
+                    let result = replica_fn(&replica, argument)?;
+                    // The calls that were enqueued are of this run.
+                    replica.held().synchronize().map(|()| result)
+                })
+            };
             let result = panics::catch(body).unwrap_or_else(|message| Err(Error::Panic { replica: id, message }));
             if let Some(span) = span {
                 span.end(Event::Run);

@@ -5,7 +5,7 @@ pub(crate) mod host;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
-pub(crate) use host::Host;
+pub(crate) use host::{AllRanks, Host};
 pub(crate) use lowered::Lowered;
 
 use crate::{
@@ -101,7 +101,9 @@ pub trait Engine: Send {
 
     /// Waits until the calls that were enqueued are finished. The runtime waits so before the end
     /// of each asynchronous call ([`Pending`](crate::Pending), [`PendingNest`](crate::PendingNest),
-    /// [`Request`](crate::Request) of a [`Queue`](crate::Queue)). By default nothing is enqueued.
+    /// [`Request`](crate::Request) of a [`Queue`](crate::Queue)), of each call outside of a run
+    /// such as [`Strategy::reduce`](crate::Strategy::reduce), and of a run, and before a merge
+    /// function. By default nothing is enqueued.
     ///
     /// # Errors
     /// The first error of these calls. The ranks agreed on each of them when it was enqueued.

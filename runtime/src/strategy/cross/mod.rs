@@ -1,6 +1,234 @@
-//! Cross-replica calls: reduce and gather the replicas' values.
+//! Cross-replica calls: reduce, gather, and their relatives with destinations.
 
-mod across;
-mod reduce;
+mod combine;
 
-pub use reduce::Destinations;
+use crate::{
+    Axes, Axis, Device, Error, Mirrored, Nest, PerReplica, Result, Strategy, device,
+    error::{IntoReduceOp, op_of},
+    handle::context,
+    kind,
+};
+use consonance_spec::Kind;
+
+/// The devices that a result goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destinations {
+    /// On one device.
+    Device(Device),
+    /// On every replica's device, like the value itself: an all-reduce.
+    Replicas,
+}
+
+impl From<Device> for Destinations {
+    fn from(device: Device) -> Self {
+        Destinations::Device(device)
+    }
+}
+
+impl TryFrom<&str> for Destinations {
+    type Error = Error;
+
+    fn try_from(device: &str) -> Result<Self> {
+        device.parse().map(Destinations::Device)
+    }
+}
+
+impl Strategy {
+    /// Combines a value over the replicas, and over `axis` of each replica's tensor if given.
+    ///
+    /// With several workers it combines over the replicas of all workers: every worker makes the
+    /// call with the values of its own replicas and gets the result. It is a call of the replicas'
+    /// engines, each on a thread of its own; the engine of the host's memory takes all values of a
+    /// process at once.
+    ///
+    /// Without an axis all shapes are equal. With one (or several), the replicas' sizes along it
+    /// may differ, as for a last partial batch, and the mean divides by the true number of
+    /// elements. The mean of integers is a float, computed from a sum that does not wrap; for u32
+    /// and i32 this holds for up to 2^31 elements per element of the result. [`IndexedSlices`] keep
+    /// all rows. With an axis the result is a tensor, and an `IndexedSlices` cannot hold one: pass
+    /// the tensor of [`IndexedSlices::to_dense`] instead.
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
+    /// the dtype, an axis out of range, or another number of values than replicas;
+    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; [`Error::WrongContext`]
+    /// inside a replica: use [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce)
+    /// there.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, ReduceOp, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let batch = PerReplica::new(vec![Tensor::from([0.0f32, 1.0, 2.0, 3.0]), Tensor::from([4.0f32, 5.0])]);
+    /// assert_eq!(strategy.reduce(ReduceOp::Sum, &batch, 0)?, Tensor::from(15.0f32));
+    /// assert_eq!(strategy.reduce("MEAN", &batch, 0)?, Tensor::from(2.5f32));
+    /// let error = strategy.reduce("SUM", &batch, None).unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "Strategy::reduce: mismatch in value of replica 1: expected f32[4], found f32[2]; give an axis to reduce along it"
+    /// );
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        axis: impl Into<Axes>,
+    ) -> Result<N> {
+        let axes = axis.into();
+        let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
+        let kind = kind::STRATEGY_REDUCE;
+        self.reduce_along(kind.name(), kind, op, value, &axes, hint)
+    }
+
+    /// Does [`reduce`](Strategy::reduce). `call` names it in errors, and the workers agree on
+    /// `kind`.
+    pub(crate) fn reduce_along<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        axes: &Axes,
+        hint: &str,
+    ) -> Result<N> {
+        let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
+        let op = self.or_refuse(kind, checked)?;
+        self.reduce_leaves(call, kind, op, value, axes, hint)
+    }
+
+    /// Concatenates a value over the replicas along `axis`, in replica order. With several workers
+    /// it concatenates over the replicas of all workers.
+    ///
+    /// Sizes along `axis` may differ and may be zero; all other dimensions are equal. A negative
+    /// axis counts from the last. [`IndexedSlices`] stay sparse: the result stands for the dense
+    /// tensors concatenated along axis 0.
+    ///
+    /// # Errors
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or for
+    /// [`IndexedSlices`] without a dense shape.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let columns = strategy.distribute_values_from_function(|_| Tensor::from([[1], [2]]))?;
+    /// assert_eq!(strategy.gather(&columns, 0)?, Tensor::from([[1], [2], [1], [2]]));
+    /// assert_eq!(strategy.gather(&columns, 1)?, Tensor::from([[1, 1], [2, 2]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
+        let kind = kind::STRATEGY_GATHER;
+        self.or_refuse(kind, context::require_cross_replica(kind.name(), self))?;
+        self.gather_leaves(kind, value, axis.into())
+    }
+
+    /// Combines a value over the replicas and places the result at `destinations`: on one device,
+    /// or on the devices of all replicas. TensorFlow accepts a variable there;
+    /// [assign](crate::Variable::assign) the result to it instead.
+    ///
+    /// # Errors
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a device that does not
+    /// exist.
+    ///
+    /// ```
+    /// use consonance::{Destinations, MirroredStrategy, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let ids = strategy.run(|replica| Ok(Tensor::from(replica.replica_id_in_sync_group() as f32)))?;
+    /// assert_eq!(strategy.reduce_to("sum", &ids, "cpu:0")?.into_value(), Tensor::from(1.0f32));
+    /// assert_eq!(strategy.reduce_to("sum", &ids, Destinations::Replicas)?.devices().len(), 2);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_to<N, D>(&self, op: impl IntoReduceOp, value: &PerReplica<N>, destinations: D) -> Result<Mirrored<N>>
+    where
+        N: Nest + Clone,
+        D: TryInto<Destinations>,
+        Error: From<D::Error>,
+    {
+        let kind = kind::STRATEGY_REDUCE_TO;
+        let destinations = self.or_refuse(kind, destinations.try_into().map_err(Error::from))?;
+        self.reduce_to_as(kind.name(), op, value, destinations)
+    }
+
+    fn reduce_to_as<N: Nest + Clone>(
+        &self,
+        call: &'static str,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        destinations: Destinations,
+    ) -> Result<Mirrored<N>> {
+        let devices = match destinations {
+            Destinations::Device(device) => {
+                vec![self.or_refuse(kind::STRATEGY_REDUCE_TO, device::resolve(call, device))?]
+            }
+            Destinations::Replicas => self.worker_devices().to_vec(),
+        };
+        let reduced = self.reduce_along(call, kind::STRATEGY_REDUCE_TO, op, value, &Axes::default(), "")?;
+        Ok(Mirrored::new(reduced, devices))
+    }
+
+    /// Does [`reduce_to`](Strategy::reduce_to) for several values, each with its destinations.
+    /// Dtypes may differ.
+    ///
+    /// Each pair is a call of its own, so [`bytes_per_pack`] never packs values of several pairs
+    /// together. Within one process nothing is packed: values are read in place.
+    ///
+    /// [`bytes_per_pack`]: crate::CommunicationOptions::bytes_per_pack
+    ///
+    /// # Errors
+    /// As [`reduce_to`](Strategy::reduce_to).
+    ///
+    /// ```
+    /// use consonance::{Destinations, Device, MirroredStrategy, PerReplica, Tensor};
+    /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+    /// let loss = PerReplica::new(vec![Tensor::from(1.0f32), Tensor::from(2.0f32)]);
+    /// let count = PerReplica::new(vec![Tensor::from(3i64), Tensor::from(4i64)]);
+    /// let pairs = [(loss, Device::Cpu(0).into()), (count, Destinations::Replicas)];
+    /// let totals = strategy.batch_reduce_to("sum", &pairs)?;
+    /// assert_eq!(totals[0].value(), &Tensor::from(3.0f32));
+    /// assert_eq!(totals[1].value(), &Tensor::from(7i64));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn batch_reduce_to<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value_destination_pairs: &[(PerReplica<N>, Destinations)],
+    ) -> Result<Vec<Mirrored<N>>> {
+        let call = "Strategy::batch_reduce_to";
+        let op = op_of(call, op);
+        // Without pairs the others make no call either.
+        let op = if value_destination_pairs.is_empty() { op } else { self.or_refuse(kind::STRATEGY_REDUCE_TO, op) }?;
+        value_destination_pairs
+            .iter()
+            .map(|(value, destinations)| self.reduce_to_as(call, op, value, *destinations))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Error, MirroredStrategy, PerReplica, Result, Tensor};
+
+    /// Found by reading: a team was kept for every number of parts that any result was split into.
+    #[test]
+    fn reductions_of_any_width_share_a_team() -> Result<()> {
+        let strategy = MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2", "cpu:3"])?;
+        for columns in [256, 384, 512, 1024] {
+            let value = Tensor::new([1024, columns], &vec![1f32; 1024 * columns])?;
+            let sum = strategy.reduce("sum", &PerReplica::new(vec![value; 4]), 0)?;
+            assert_eq!(sum, Tensor::new([columns], &vec![4096f32; columns])?);
+        }
+        assert_eq!(strategy.kept_teams(), 1);
+        Ok(())
+    }
+
+    /// Found by a trial: the process ended, though it had passed no more than a shape.
+    #[test]
+    fn a_result_of_an_empty_axis_too_large_for_memory_is_an_error() -> Result<()> {
+        let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
+        for shape in [vec![1 << 58, 0], vec![5, 0, 1 << 58]] {
+            let value = PerReplica::new(vec![Tensor::zeros(DType::F64, shape); 2]);
+            let error = strategy.reduce("sum", &value, 1).unwrap_err();
+            assert!(matches!(error, Error::System { .. }), "{error}");
+        }
+        Ok(())
+    }
+}

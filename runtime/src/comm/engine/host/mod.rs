@@ -2,6 +2,9 @@
 //! host.
 
 mod algorithm;
+mod all_ranks;
+
+pub(crate) use self::all_ranks::AllRanks;
 
 use self::algorithm::{Scratch, Stop};
 use super::{AbortHandle, Engine, Explanation, Failure, Service, require_host};
