@@ -2,10 +2,12 @@
 
 #![no_main]
 
+mod settled;
+
 use consonance_harness::{
     compare::{self, check},
     subjects::GROUPS,
 };
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| check(bytes, GROUPS, compare::script).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|bytes: &[u8]| settled::end(check(bytes, GROUPS, compare::script)));
