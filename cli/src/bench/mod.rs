@@ -4,7 +4,7 @@
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
 //! bench, `group.rs` the bench's side of a group of ranks. `rivals/` has the other libraries.
 //! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into
-//! a terminal, `plot.rs` draws them. `limits.rs` measures the machine alone.
+//! a terminal, `plot/` draws them. `limits.rs` measures the machine alone.
 //!
 //! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
 //! run in turn, A B A B, for several rounds, so that a machine that is slow for a while slows all

@@ -477,6 +477,19 @@ fn texts_of_errors(source: &Source) -> Vec<Problem> {
     words.iter().flat_map(|word| source.each(&source.code, word, what)).collect()
 }
 
+/// Returns modules in a file `x.rs` that have more files in `x/`: such a module is `x/mod.rs`.
+fn modules_beside_folders(paths: &[&str]) -> Vec<Problem> {
+    let has_files = |path: &&&str| {
+        let folder = path.trim_end_matches(".rs");
+        paths.iter().any(|other| other.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')))
+    };
+    let problem = |path: &&str| {
+        let what = format!("its folder has files: move it to {}/mod.rs", path.trim_end_matches(".rs"));
+        Problem { path: (*path).to_owned(), line: 1, what }
+    };
+    paths.iter().filter(has_files).map(problem).collect()
+}
+
 fn long_files(source: &Source) -> Vec<Problem> {
     let lines = source.text.lines().count();
     let most = LINES[usize::from(source.is_test)];
@@ -549,6 +562,13 @@ fn tests_compare_fields_of_errors() {
     for path in TESTS_OF_TEXTS {
         assert!(SOURCES.iter().any(|source| source.path == path), "there is no {path}");
     }
+}
+
+#[test]
+fn a_module_with_files_is_in_its_folder() {
+    let paths: Vec<&str> = SOURCES.iter().map(|source| &*source.path).collect();
+    none(modules_beside_folders(&paths));
+    assert_eq!(modules_beside_folders(&["a/b.rs", "a/b/c.rs", "a/bc.rs", "a/d/mod.rs"]).len(), 1);
 }
 
 #[test]

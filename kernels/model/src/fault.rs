@@ -15,7 +15,7 @@ pub const FILES: [(&str, &str); 17] = [
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
     ("group/post.rs", include_str!("../../src/group/post.rs")),
-    ("group/state.rs", include_str!("../../src/group/state.rs")),
+    ("group/state/mod.rs", include_str!("../../src/group/state/mod.rs")),
     ("group/chains.rs", include_str!("../../src/group/chains.rs")),
     ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
     ("group/member.rs", include_str!("../../src/group/member.rs")),

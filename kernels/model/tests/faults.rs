@@ -53,7 +53,7 @@ const COVERED: [(&str, &str, &str); 6] = [
         "in the model nobody of a segment's group enters the memory of others",
     ),
     (
-        "group/state.rs",
+        "group/state/mod.rs",
         "owner.compare_exchange(free",
         "the members hear of the place in a step, which has the fence of `wake`",
     ),
@@ -171,7 +171,7 @@ fn waits_for_the_wrong_state_are_found() {
             "divided in heaps, deadline",
         ),
         ("nobody is seen in a heap", "group/sharing.rs", "counters.inside.load(", -1, "divided in heaps, deadline"),
-        ("the dead are taken to have left", "group/state.rs", "let left = counters.left.load(", 1, "windows, death"),
+        ("the dead are taken to have left", "group/state/mod.rs", "let left = counters.left.load(", 1, "windows, death"),
         ("a deadline names the next rank of a chain", "group/chains.rs", "sleeper.blocker.load(", -3, "chain of waits"),
         (
             "a rank that waits is taken to be stopped",
@@ -181,7 +181,7 @@ fn waits_for_the_wrong_state_are_found() {
             "chain of waits",
         ),
         ("a signal is not counted", "sync/wait.rs", "count.fetch_add(", -1, "exchange"),
-        ("a place forgets its generation", "group/state.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
+        ("a place forgets its generation", "group/state/mod.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),
     ];
     for (what, file, text, offset, scenario) in faults {
         let fault = Fault { line: SourceLine::with(file, text), effect: Effect::Offset(offset) };

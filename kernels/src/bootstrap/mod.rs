@@ -6,7 +6,7 @@
 //! processes that call it, and passes on the descriptor of the segment that they share. [`Watch`]
 //! reports members that end or leave. The remaining members then call [`Meeting::form`] again.
 //!
-//! Files: `message.rs` encodes the messages. `formation.rs` is the protocol without sockets.
+//! Files: `message.rs` encodes the messages. `formation/` is the protocol without sockets.
 //! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `elsewhere.rs` finds
 //! processes that wait for another job. `formed.rs`, `watch.rs` and `error.rs` contain what their
 //! names say.

@@ -16,7 +16,7 @@
 //! 1. **Copy in.** The rank copies window `w` into staging slot `w % 2` and publishes the counter
 //!    *staged*. The first window of a call is copied in before the call descriptor is posted, so
 //!    the descriptor announces it. (If the ranks then find that not all have staged data, none
-//!    reads it, and it is staged again: see `step.rs`.) The slot is free once every peer has
+//!    reads it, and it is staged again: see `step/mod.rs`.) The slot is free once every peer has
 //!    *read* window `w - 2`. A peer that posted a later call has done so; then its counter is not
 //!    loaded. The next window is copied in before the work on this one, so that a rank waits only
 //!    for a peer that is more than a window behind.
