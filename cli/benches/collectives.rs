@@ -10,7 +10,7 @@
 
 use consonance::{Communicator, DType, ReduceOp};
 use consonance_cli::bench::case::{Case, Collective};
-use consonance_harness::counted::pair_of_processes;
+use consonance_harness::counted_calls::pair_of_processes;
 use consonance_kernels::os::thread_pool::Team;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::{

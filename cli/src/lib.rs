@@ -9,8 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod command;
-mod itself;
-mod program;
+mod executable;
+mod subprocess;
 pub mod launcher;
 pub mod bench;
 pub mod explain;
@@ -21,4 +21,4 @@ pub mod gpu_check;
 pub mod soak;
 
 pub use command::{main, status};
-pub use itself::carried_by;
+pub use executable::carried_by;

@@ -9,7 +9,7 @@ use consonance_cli::{
     },
     explain::{Question, topology_of},
 };
-use consonance_harness::counted::pair_of_processes;
+use consonance_harness::counted_calls::pair_of_processes;
 use consonance_kernels::{
     group::plan::{StepKind, Targets},
     shm::Segment,

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use consonance_harness::parsers;
+use consonance_harness::external_input;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| parsers::control(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|bytes: &[u8]| external_input::control(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use consonance_harness::damage;
+use consonance_harness::corruption;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| damage::living(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|bytes: &[u8]| corruption::living(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use consonance_harness::parsers;
+use consonance_harness::external_input;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| parsers::slurm(text).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|text: &str| external_input::slurm(text).unwrap_or_else(|wrong| panic!("{wrong}")));

@@ -17,11 +17,11 @@ pub mod cases;
 pub mod compare;
 pub mod sample;
 pub mod calls;
-pub mod counted;
+pub mod counted_calls;
 pub mod cuda;
-pub mod parsers;
+pub mod external_input;
 #[cfg(target_os = "linux")]
-mod lie;
+mod false_values;
 #[cfg(target_os = "linux")]
-pub mod damage;
+pub mod corruption;
 pub mod seeds;

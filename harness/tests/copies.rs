@@ -6,7 +6,7 @@ use consonance::{
     Communicator, MirroredStrategy, PerReplica, ReduceOp, Result, Tensor, World,
     raw::{AbortHandle, Agreement, Call, Configuration, Engine, Failure, Kind, Service, Signature},
 };
-use consonance_harness::counted::pair_of_processes;
+use consonance_harness::counted_calls::pair_of_processes;
 use consonance_kernels::os::copy_times::measure_once;
 use consonance_memcpy::{found, unwatched, watched};
 use std::{collections::BTreeMap, thread};

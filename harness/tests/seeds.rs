@@ -3,8 +3,9 @@
 
 use consonance_harness::{
     compare::{self, Verdict, check},
+    corruption,
     cuda::fuzzed,
-    damage, parsers,
+    external_input,
     seeds::seeds,
     subjects::{GROUPS, STRATEGIES},
 };
@@ -25,20 +26,20 @@ const TARGETS: &[Target] = &[
     ("axes", |bytes| check(bytes, STRATEGIES, compare::axes)),
     ("checkpoints", compare::checkpoint),
     ("collectives", |bytes| check(bytes, GROUPS, compare::script)),
-    ("control", parsers::control),
+    ("control", external_input::control),
     ("cuda", fuzzed),
     ("files", compare::file),
-    ("formation", parsers::formation),
-    ("living", damage::living),
+    ("formation", external_input::formation),
+    ("living", corruption::living),
     ("messages", |bytes| check(bytes, GROUPS, compare::messages)),
     ("nests", |bytes| check(bytes, STRATEGIES, compare::nest)),
     ("odd_rank", |bytes| check(bytes, GROUPS, compare::odd_rank)),
     ("odd_replica", |bytes| check(bytes, STRATEGIES, compare::odd_replica)),
-    ("segment", parsers::segment),
-    ("slurm", |bytes| text(parsers::slurm, bytes)),
-    ("tf_config", |bytes| text(parsers::tf_config, bytes)),
-    ("trace", damage::trace),
-    ("wire", parsers::wire),
+    ("segment", external_input::segment),
+    ("slurm", |bytes| text(external_input::slurm, bytes)),
+    ("tf_config", |bytes| text(external_input::tf_config, bytes)),
+    ("trace", corruption::trace),
+    ("wire", external_input::wire),
 ];
 
 /// Admits one test at a time: `living` and `trace` recognise their group's segment as the only new

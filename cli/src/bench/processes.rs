@@ -6,7 +6,7 @@ use super::{
     group::{ANSWER, Failure, Group, cores},
     rank::{Subject, open_gate, serve},
 };
-use crate::{itself, launcher::cluster::Cluster};
+use crate::{executable, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, Implementation, ProcessGroup, TfConfigClusterResolver};
 use consonance_kernels::os::thread_pool;
 use rustix::time::ClockId;
@@ -26,7 +26,7 @@ const IMPLEMENTATION: &str = "CONSONANCE_BENCH_IMPLEMENTATION";
 
 /// Starts a group of processes, each on the core that [`Group::threads`] gives to its rank.
 pub(super) fn start(bench: &Bench, directory: &Path) -> Result<Group, Failure> {
-    Group::processes(commands(itself::command, bench, Implementation::Auto)?, bench.ranks, directory)
+    Group::processes(commands(executable::command, bench, Implementation::Auto)?, bench.ranks, directory)
 }
 
 /// Returns the commands that start the ranks of a build of this command. `consonance` makes a

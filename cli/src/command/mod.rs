@@ -14,12 +14,12 @@ mod soak;
 
 use crate::{
     bench::{BenchError, remove_all},
-    itself,
+    executable,
     launcher::{self, Launch},
 };
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use consonance_harness::counted::COUNTED;
+use consonance_harness::counted_calls::COUNTED;
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
@@ -151,7 +151,7 @@ pub fn status(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let own = arguments.get(1..).unwrap_or_default();
     launcher::become_worker_of(own.iter().cloned());
-    itself::told(own);
+    executable::remember(own);
     let status = match Arguments::try_parse_from(arguments) {
         Ok(Arguments { command }) => carry_out(command),
         Err(error) => {

@@ -5,8 +5,8 @@
 use super::row::{Row, Section, State};
 use crate::{
     bench::{Mpi, rivals::mpis::Search},
-    itself,
-    program::{ANSWER, Program, in_path},
+    executable,
+    subprocess::{ANSWER, Program, in_path},
 };
 use serde_json::{Value, json};
 use std::{
@@ -139,7 +139,7 @@ fn cuda(loader: &Loader) -> Row {
 
 /// Asks the driver for its devices, in another process.
 fn ask_driver() -> Result<Value, String> {
-    let mut command = itself::command().map_err(|error| error.to_string())?;
+    let mut command = executable::command().map_err(|error| error.to_string())?;
     command.arg("doctor-gpu");
     let program = Program::start(command).map_err(|error| error.to_string())?;
     match program.finish(Instant::now() + DRIVER)? {

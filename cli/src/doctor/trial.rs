@@ -6,7 +6,9 @@ use super::{
     limits::{PTRACE_SCOPE, without},
     row::{Row, Section, State},
 };
-use crate::{bench::case::Collective, explain::topology_of, itself, launcher::cluster::Cluster, program::Program};
+use crate::{
+    bench::case::Collective, executable, explain::topology_of, launcher::cluster::Cluster, subprocess::Program,
+};
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, TfConfigClusterResolver};
 use consonance_harness::sample::{keys, sample};
 use consonance_spec::collective;
@@ -42,23 +44,23 @@ struct Found {
 }
 
 /// The reason why a trial has no results.
-struct Trouble {
+struct TrialError {
     why: String,
     /// The number of the system's error, if the system refused something.
     code: Option<i32>,
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
+impl From<Error> for TrialError {
+    fn from(error: Error) -> TrialError {
         let causes = std::iter::successors(Some(&error as &dyn error::Error), |error| error.source());
         let code = causes.filter_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error()).last();
-        Trouble { why: error.to_string(), code }
+        TrialError { why: error.to_string(), code }
     }
 }
 
-/// Makes a [`Trouble`] of the system's error in doing something.
-fn cannot(doing: &str) -> impl Fn(io::Error) -> Trouble {
-    move |error| Trouble { why: format!("cannot {doing}: {error}"), code: error.raw_os_error() }
+/// Makes a [`TrialError`] of the system's error in doing something.
+fn cannot(doing: &str) -> impl Fn(io::Error) -> TrialError {
+    move |error| TrialError { why: format!("cannot {doing}: {error}"), code: error.raw_os_error() }
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -68,7 +70,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 /// Runs a trial. Returns its row, and [`Found::reads`] if it has results.
-fn timed(name: &'static str, trial: fn() -> Result<Found, Trouble>) -> (Row, Option<bool>) {
+fn timed(name: &'static str, trial: fn() -> Result<Found, TrialError>) -> (Row, Option<bool>) {
     let begin = Instant::now();
     let found = trial();
     let seconds = begin.elapsed().as_secs_f64();
@@ -84,7 +86,7 @@ fn timed(name: &'static str, trial: fn() -> Result<Found, Trouble>) -> (Row, Opt
             let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
             (row(State::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
         }
-        Err(Trouble { why, code }) => {
+        Err(TrialError { why, code }) => {
             let facts = json!({ "wrong": null, "os_error": code });
             (row(State::Fails, why).advice(without(code)).facts(facts), None)
         }
@@ -109,18 +111,18 @@ fn peers(reads: bool) -> Row {
     Row::new(Section::Trial, NAME, State::Note, finding).advice(advice).facts(facts)
 }
 
-fn threads() -> Result<Found, Trouble> {
+fn threads() -> Result<Found, TrialError> {
     gather(vec![start(None)?])
 }
 
-fn processes() -> Result<Found, Trouble> {
+fn processes() -> Result<Found, TrialError> {
     let cluster = Cluster::local(RANKS).map_err(cannot("choose addresses"))?;
     gather((0..RANKS).map(|rank| start(Some((&cluster, rank)))).collect::<Result<_, _>>()?)
 }
 
 /// Starts a process: this rank of a cluster, or all ranks as threads.
-fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, Trouble> {
-    let mut command = itself::command().map_err(cannot("find this command"))?;
+fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, TrialError> {
+    let mut command = executable::command().map_err(cannot("find this command"))?;
     command.arg(TRIAL);
     // The variables of this process may describe another cluster.
     command.env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
@@ -131,40 +133,40 @@ fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, Trouble> {
 }
 
 /// Waits for the processes of a trial, and adds their results up.
-fn gather(programs: Vec<Program>) -> Result<Found, Trouble> {
+fn gather(programs: Vec<Program>) -> Result<Found, TrialError> {
     let deadline = Instant::now() + LIMIT;
     let mut found = Found { wrong: 0, reads: true };
-    let mut trouble = None;
+    let mut failure = None;
     for program in programs {
         match program.finish(deadline) {
-            Err(why) => trouble = trouble.or(Some(failed(&why))),
+            Err(why) => failure = failure.or(Some(failed(&why))),
             Ok((success, text)) => match answer(&text) {
                 Some(Ok(own)) if success => {
                     found = Found { wrong: found.wrong + own.wrong, reads: found.reads && own.reads };
                 }
                 // An error of the system says more than the error that a peer has left.
-                Some(Err(error)) if error.code.is_some() || trouble.is_none() => trouble = Some(error),
+                Some(Err(error)) if error.code.is_some() || failure.is_none() => failure = Some(error),
                 Some(_) => {}
-                None => trouble = trouble.or(Some(failed(&text))),
+                None => failure = failure.or(Some(failed(&text))),
             },
         }
     }
-    trouble.map_or(Ok(found), Err)
+    failure.map_or(Ok(found), Err)
 }
 
-/// Returns the trouble of a process that wrote `text` instead of results.
-fn failed(text: &str) -> Trouble {
+/// Returns the error of a process that wrote `text` instead of results.
+fn failed(text: &str) -> TrialError {
     let first: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(3).collect();
     let said = if first.is_empty() { "it said nothing".to_owned() } else { first.join(" / ") };
-    Trouble { why: format!("a process of the trial failed: {said}"), code: None }
+    TrialError { why: format!("a process of the trial failed: {said}"), code: None }
 }
 
-/// Reads the results, or the trouble, in the output of a process. `None` if the output has neither.
-fn answer(text: &str) -> Option<Result<Found, Trouble>> {
+/// Reads the results, or the error, in the output of a process. `None` if the output has neither.
+fn answer(text: &str) -> Option<Result<Found, TrialError>> {
     let answer: Value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok())?;
     if let Some(why) = answer["error"].as_str() {
         let code = answer["os_error"].as_i64().and_then(|code| i32::try_from(code).ok());
-        return Some(Err(Trouble { why: why.to_owned(), code }));
+        return Some(Err(TrialError { why: why.to_owned(), code }));
     }
     Some(Ok(Found { wrong: answer["wrong"].as_u64()?, reads: answer["reads"].as_bool()? }))
 }
@@ -177,20 +179,20 @@ pub fn serve(is_rank: bool) -> i32 {
             println!("{}", json!({ "wrong": wrong, "reads": reads }));
             0
         }
-        Err(Trouble { why, code }) => {
+        Err(TrialError { why, code }) => {
             println!("{}", json!({ "error": why, "os_error": code }));
             1
         }
     }
 }
 
-fn rank() -> Result<Found, Trouble> {
+fn rank() -> Result<Found, TrialError> {
     let (_group, mut rank) = join()?;
     let topology = topology_of(&mut rank, Collective::AllReduce)?;
     Ok(Found { wrong: reduce(&mut rank)?, reads: topology.reads })
 }
 
-fn all_ranks() -> Result<Found, Trouble> {
+fn all_ranks() -> Result<Found, TrialError> {
     let wrong = thread::scope(|scope| {
         let start = |mut communicator: Communicator| {
             let name = format!("rank-{}", communicator.rank());
@@ -201,13 +203,13 @@ fn all_ranks() -> Result<Found, Trouble> {
             thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(cannot("start a thread"))
         };
         // If a thread is not started, its rank leaves, and the other ranks fail because of that.
-        // The system's refusal says more than their errors.
+        // The system's failure says more than their errors.
         let (started, refused): (Vec<_>, Vec<_>) =
             Communicator::threads(RANKS).into_iter().map(start).partition(Result::is_ok);
-        let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, Trouble>| {
+        let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, TrialError>| {
             Ok(rank?.join().map_err(|_| failed("a rank panicked"))??)
         };
-        refused.into_iter().chain(started).map(of_rank).sum::<Result<u64, Trouble>>()
+        refused.into_iter().chain(started).map(of_rank).sum::<Result<u64, TrialError>>()
     })?;
     Ok(Found { wrong, reads: false })
 }
@@ -265,7 +267,7 @@ mod tests {
     #[test]
     fn processes_report_their_result_on_one_line() {
         assert!(matches!(answer("x\n{\"wrong\": 2, \"reads\": true}\n"), Some(Ok(Found { wrong: 2, reads: true }))));
-        assert!(matches!(answer("{\"error\": \"e\", \"os_error\": 24}"), Some(Err(Trouble { code: Some(24), .. }))));
+        assert!(matches!(answer("{\"error\": \"e\", \"os_error\": 24}"), Some(Err(TrialError { code: Some(24), .. }))));
         assert!(answer("panicked").is_none() && answer("").is_none());
     }
 }

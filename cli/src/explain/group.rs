@@ -1,7 +1,7 @@
 //! Forms a real group to learn its topology. Ranks know only after they have met whether they can
 //! read each other's memory.
 
-use crate::{bench::case::Collective, itself, launcher::cluster::Cluster};
+use crate::{bench::case::Collective, executable, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, ProcessGroup, TfConfigClusterResolver};
 use consonance_kernels::group::plan::Topology;
 use std::{
@@ -71,7 +71,7 @@ pub fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
 pub fn start(ranks: usize) -> io::Result<ExitStatus> {
     let cluster = Cluster::local(ranks)?;
     let command = |rank: usize| {
-        let (mut command, mut arguments) = (itself::command()?, itself::arguments().iter());
+        let (mut command, mut arguments) = (executable::command()?, executable::arguments().iter());
         command.args(arguments.next()).arg("--rank").arg(rank.to_string()).args(arguments);
         command.env("TF_CONFIG", cluster.tf_config(rank)).stdin(Stdio::null());
         if rank > 0 {

@@ -363,7 +363,7 @@ fn size(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use consonance_harness::counted::pair_of_processes;
+    use consonance_harness::counted_calls::pair_of_processes;
     use consonance_spec::{DType, ReduceOp};
 
     fn question(collective: Collective, transport: Transport) -> Question {

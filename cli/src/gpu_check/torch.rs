@@ -1,7 +1,7 @@
 //! The same sums by PyTorch, in a python that has it.
 
 use super::{speed::Row, times::Times};
-use crate::program::Program;
+use crate::subprocess::Program;
 use std::{
     path::{Path, PathBuf},
     process::Command,

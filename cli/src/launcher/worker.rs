@@ -17,7 +17,7 @@ use super::{
     profile::Profile,
     signals,
 };
-use crate::itself;
+use crate::executable;
 use consonance::profile::VARIABLE;
 use rustix::{
     buffer::spare_capacity,
@@ -151,7 +151,7 @@ impl Worker {
         let (mut ours, theirs) = UnixStream::pair().map_err(cannot)?;
         ours.set_read_timeout(Some(START)).map_err(cannot)?;
 
-        let mut command = itself::command().map_err(cannot)?;
+        let mut command = executable::command().map_err(cannot)?;
         command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {

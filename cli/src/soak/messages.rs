@@ -2,7 +2,7 @@
 
 use super::{
     plan::Plan,
-    trouble::{Trouble, timed},
+    stop::{Stop, timed},
 };
 use consonance::{Communicator, Mailbox};
 use std::thread;
@@ -41,7 +41,7 @@ impl Plan {
 
 impl Messages {
     /// Sends this rank's message and receives another one, while the rank makes its calls.
-    pub(super) fn exchange(self, mailbox: &Mailbox) -> Result<(), Trouble> {
+    pub(super) fn exchange(self, mailbox: &Mailbox) -> Result<(), Stop> {
         let (rank, size) = (mailbox.world().rank(), mailbox.world().size());
         let (to, from) = ((rank + self.distance) % size, (rank + size - self.distance) % size);
         let sent = self.data(rank);
@@ -59,7 +59,7 @@ impl Messages {
         send.and(recv)?;
         if source != Some(from) || received != self.data(from) {
             let first = received.iter().zip(self.data(from)).position(|(found, expected)| *found != expected);
-            return Err(Trouble::Wrong(format!(
+            return Err(Stop::Wrong(format!(
                 "rank {rank}: {self:?}: expected the message of rank {from}, found one of {source:?} that differs at \
                  {first:?}"
             )));
@@ -77,8 +77,8 @@ impl Messages {
 pub(super) fn beside(
     messages: Messages,
     rank: &mut Communicator,
-    calls: impl FnOnce(&mut Communicator) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
+    calls: impl FnOnce(&mut Communicator) -> Result<(), Stop>,
+) -> Result<(), Stop> {
     let mut mailbox = None;
     timed(|| {
         mailbox = Some(rank.mailbox()?);
@@ -90,7 +90,7 @@ pub(super) fn beside(
         let made = calls(rank);
         let passed = passed.join().expect("no panic in messages");
         match (made, passed) {
-            (Err(wrong @ Trouble::Wrong(_)), _) | (_, Err(wrong @ Trouble::Wrong(_))) => Err(wrong),
+            (Err(wrong @ Stop::Wrong(_)), _) | (_, Err(wrong @ Stop::Wrong(_))) => Err(wrong),
             (made, passed) => made.and(passed),
         }
     })

@@ -8,7 +8,7 @@
 //! for each process that was killed.
 
 mod plan;
-mod trouble;
+mod stop;
 mod worker;
 mod messages;
 mod process;
@@ -16,7 +16,7 @@ mod process;
 pub use plan::Plan;
 pub use worker::Worker;
 
-use crate::itself;
+use crate::executable;
 use consonance::raw::EXTENSIONS;
 use consonance_kernels::shm::Segment;
 use plan::{Fault, What};
@@ -109,7 +109,7 @@ impl Soak {
     /// The first failure. No process is left.
     pub fn run(&self, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let (sender, events) = mpsc::channel();
-        State::new(self, itself::command, sender).run(&events, tell)
+        State::new(self, executable::command, sender).run(&events, tell)
     }
 }
 
@@ -244,7 +244,7 @@ impl<'s> State<'s> {
     fn remove(&mut self, number: u64) -> Option<usize> {
         let at = self.processes.iter().position(|process| process.number == number)?;
         let mut process = self.processes.swap_remove(at);
-        self.killed.insert(process.pid(), trouble::now());
+        self.killed.insert(process.pid(), stop::now());
         process.kill();
         self.bytes += process.bytes;
         self.gave_up(number);
@@ -252,7 +252,7 @@ impl<'s> State<'s> {
     }
 
     /// Notes that the process with this number no longer waits for a stopped one: it has an error,
-    /// or is gone. If it is stopped itself, it had its error before.
+    /// or is gone. If it is stopped executable, it had its error before.
     fn gave_up(&mut self, number: u64) {
         self.waits.iter_mut().for_each(|wait| _ = wait.others.remove(&number));
         let over =

@@ -7,7 +7,7 @@
 use super::{
     messages::beside,
     plan::{Plan, What},
-    trouble::{Trouble, now, timed, unless_lost},
+    stop::{Stop, now, timed, unless_lost},
 };
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, SimpleClusterResolver,
@@ -175,7 +175,7 @@ impl State {
             let results = on_ranks(ranks.iter_mut().zip(calls).collect(), |(rank, mut calls)| {
                 rank.set_implementation(implementation);
                 let placed = calls.iter_mut().try_for_each(|call| call.place(rank));
-                placed.map_err(|error| Trouble::Wrong(error.to_string()))?;
+                placed.map_err(|error| Stop::Wrong(error.to_string()))?;
                 loop {
                     beside(messages, rank, |rank| make(rank, &mut calls, asynchronous))?;
                     if !repeated {
@@ -200,13 +200,13 @@ impl State {
 
     /// Returns the results of all ranks, or `None` if a rank's call was lost. Reports a loss for
     /// this round.
-    fn unless_lost<R>(&self, results: Vec<Result<R, Trouble>>, round: u64) -> Result<Option<Vec<R>>, String> {
+    fn unless_lost<R>(&self, results: Vec<Result<R, Stop>>, round: u64) -> Result<Option<Vec<R>>, String> {
         let mut all = Some(Vec::new());
         for result in results {
             match result {
                 Ok(result) => _ = all.as_mut().map(|all| all.push(result)),
-                Err(Trouble::Wrong(wrong)) => return Err(wrong),
-                Err(Trouble::Lost { begin, end, text }) => {
+                Err(Stop::Wrong(wrong)) => return Err(wrong),
+                Err(Stop::Lost { begin, end, text }) => {
                     tell(&Told::Lost { round, begin, end, text });
                     all = None;
                 }
@@ -217,14 +217,14 @@ impl State {
 }
 
 /// Makes calls one after another, or all at once, and judges their results.
-fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool) -> Result<(), Trouble> {
+fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool) -> Result<(), Stop> {
     let number = rank.rank();
     let judge = |index: usize, call: &dyn Part, result| {
-        call.judge(result).map_err(|wrong| Trouble::Wrong(format!("rank {number}, call {index}: {wrong}")))
+        call.judge(result).map_err(|wrong| Stop::Wrong(format!("rank {number}, call {index}: {wrong}")))
     };
     if asynchronous {
         let begin = now();
-        let results = start_all(rank, calls).map_err(Trouble::Wrong)?;
+        let results = start_all(rank, calls).map_err(Stop::Wrong)?;
         for (index, (call, result)) in calls.iter().zip(results).enumerate() {
             judge(index, &**call, unless_lost(begin, result)?)?;
         }
@@ -239,12 +239,12 @@ fn make(rank: &mut Communicator, calls: &mut [Box<dyn Part>], asynchronous: bool
 }
 
 /// Runs `body` on a thread for each rank.
-fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Trouble> + Sync) -> Vec<Result<R, Trouble>> {
+fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Stop> + Sync) -> Vec<Result<R, Stop>> {
     let body = &body;
     thread::scope(|scope| {
         let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || body(rank))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<R, Trouble>>| {
-            thread.join().unwrap_or_else(|panic| Err(Trouble::Wrong(message(&*panic))))
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<R, Stop>>| {
+            thread.join().unwrap_or_else(|panic| Err(Stop::Wrong(message(&*panic))))
         };
         threads.into_iter().map(join).collect()
     })

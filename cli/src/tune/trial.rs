@@ -8,7 +8,7 @@ use consonance::{
 };
 use consonance_harness::{
     calls::{self, Counts},
-    counted::two_processes,
+    counted_calls::two_processes,
 };
 use consonance_kernels::{
     cpu::reduce::Reducer,

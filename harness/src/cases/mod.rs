@@ -3,12 +3,12 @@
 mod source;
 mod script;
 mod nest;
-mod odd;
+mod deviation;
 mod messages;
 
+pub use deviation::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use messages::{Exchange, Letter};
 pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase, Then};
-pub use odd::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use script::{Buffer, Collective, Counts, Memory, Script};
 pub use source::Source;
 

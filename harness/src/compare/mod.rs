@@ -3,20 +3,20 @@
 
 mod script;
 mod nest;
-mod odd;
+mod deviation;
 mod messages;
 mod file;
 mod checkpoint;
 #[cfg(target_os = "linux")]
-pub(crate) mod scribbled;
+pub(crate) mod corrupted_calls;
 mod kept;
 
 pub use checkpoint::{checkpoint, checkpoints};
+pub use deviation::{odd_rank, odd_replica};
 pub use file::file;
 pub use kept::forget;
 pub use messages::messages;
 pub use nest::{axes, nest};
-pub use odd::{odd_rank, odd_replica};
 pub use script::script;
 #[cfg(target_os = "linux")]
 pub use script::{Part, given, parts, start_all};

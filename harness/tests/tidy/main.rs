@@ -721,7 +721,7 @@ fn the_map_is_complete() {
 /// nobody would notice before running the script.
 #[test]
 fn the_script_of_faults_finds_the_texts_to_edit() {
-    let script = read("runtime/tests/processes/lies/plant");
+    let script = read("runtime/tests/processes/corrupt_peer/plant");
     let edits = script.lines().filter_map(|line| line.strip_prefix("edit ")?.split_once(" '"));
     let edits: Vec<(&str, &str)> =
         edits.map(|(path, texts)| (path, texts.split('\'').next().unwrap_or(texts))).collect();

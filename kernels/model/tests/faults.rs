@@ -171,7 +171,13 @@ fn waits_for_the_wrong_state_are_found() {
             "divided in heaps, deadline",
         ),
         ("nobody is seen in a heap", "group/sharing.rs", "counters.inside.load(", -1, "divided in heaps, deadline"),
-        ("the dead are taken to have left", "group/state/mod.rs", "let left = counters.left.load(", 1, "windows, death"),
+        (
+            "the dead are taken to have left",
+            "group/state/mod.rs",
+            "let left = counters.left.load(",
+            1,
+            "windows, death",
+        ),
         ("a deadline names the next rank of a chain", "group/chains.rs", "sleeper.blocker.load(", -3, "chain of waits"),
         (
             "a rank that waits is taken to be stopped",

@@ -82,7 +82,7 @@ mod transport;
 mod step;
 mod endpoint;
 #[cfg(all(test, target_os = "linux"))]
-mod lies;
+mod corrupt_peer;
 
 pub use end::{Abort, Aborter, End, Fault, LastCall, Reason, Witness};
 pub use endpoint::Endpoint;

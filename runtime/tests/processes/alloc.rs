@@ -130,7 +130,7 @@ fn interrupt(processes: usize, signal: Signal) {
         survivors.iter().for_each(|&task| job.of(task).tell("reform"));
     }
     // If processes wait for a core, few of them are in another's memory at any time.
-    // kernels/src/group/lies.rs has a deterministic test of this case.
+    // kernels/src/group/corrupt_peer.rs has a deterministic test of this case.
     println!("in {ROUNDS} rounds no process was interrupted in another's memory: no pages were taken back");
 }
 

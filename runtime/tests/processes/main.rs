@@ -19,7 +19,7 @@ mod chains;
 mod forks;
 mod limits;
 #[cfg(debug_assertions)]
-mod lies;
+mod corrupt_peer;
 mod reforms;
 mod costs;
 mod measures;
@@ -49,7 +49,7 @@ const PARTS: &[(&str, Part)] = &[
     ("closes", limits::closes),
     ("memoryless", limits::memoryless),
     #[cfg(debug_assertions)]
-    ("lies", lies::lies),
+    ("corrupts", corrupt_peer::corrupts),
     ("obeys", reforms::obeys),
     ("exchanges", messages::exchanges),
     ("waits_for_messages", messages::waits_for_messages),

@@ -7,7 +7,7 @@ mod fields;
 mod checkpoints;
 #[cfg(target_os = "linux")]
 mod meetings;
-mod told;
+mod one_sided_errors;
 
 use consonance::{
     CommunicationOptions, Communicator, Dataset, Destinations, Device, DistributedDataset, Error, IndexedSlices,

@@ -1,6 +1,6 @@
 //! The arrays that a call borrows until its end.
 
-use super::{Array, Lie, layout::Layout};
+use super::{Arrangement, Array, layout::Layout};
 use crate::{failure::Bad, types::bytes};
 use consonance::{
     DType,
@@ -122,13 +122,13 @@ enum Direction {
 /// The array's elements and as many in `packed` can be read and written, and do not overlap.
 unsafe fn transfer(array: &Array, packed: *mut u8, direction: Direction) {
     let packed_layout;
-    let layout = match &array.lie {
-        Lie::Apart(layout) => &**layout,
-        Lie::Packed => {
+    let layout = match &array.arrangement {
+        Arrangement::Apart(layout) => &**layout,
+        Arrangement::Packed => {
             packed_layout = Layout::misaligned(array.count, bytes(array.of));
             &packed_layout
         }
-        Lie::Listed(arrays) => {
+        Arrangement::Listed(arrays) => {
             let mut packed = packed;
             for array in arrays {
                 // SAFETY: the caller's promise.

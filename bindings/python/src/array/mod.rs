@@ -37,13 +37,13 @@ pub(crate) struct Array {
     start: *mut u8,
     count: usize,
     of: Type,
-    lie: Lie,
+    arrangement: Arrangement,
     lazy: Lazy,
     is_read_only: bool,
 }
 
 /// The order of the elements in memory.
-enum Lie {
+enum Arrangement {
     /// They follow each other.
     Packed,
     /// They are apart.
@@ -174,7 +174,14 @@ impl Array {
         let width = bytes(of) as isize;
         if tensor.strides.is_null() {
             let count = shape.iter().product();
-            return Ok(Array { start, count, of, lie: Lie::Packed, lazy: Lazy::default(), is_read_only });
+            return Ok(Array {
+                start,
+                count,
+                of,
+                arrangement: Arrangement::Packed,
+                lazy: Lazy::default(),
+                is_read_only,
+            });
         }
         // SAFETY: as above.
         let stride = |axis| unsafe { tensor.strides.add(axis).read() } as isize * width;
@@ -183,32 +190,32 @@ impl Array {
 
     fn new(start: *mut u8, of: Type, shape: &[usize], strides: impl Fn(usize) -> isize, is_read_only: bool) -> Array {
         let count = shape.iter().product();
-        let lie = match Layout::new(shape, strides, bytes(of)) {
-            Some(layout) => Lie::Apart(Box::new(layout)),
+        let arrangement = match Layout::new(shape, strides, bytes(of)) {
+            Some(layout) => Arrangement::Apart(Box::new(layout)),
             None if count > 0 && !start.addr().is_multiple_of(of.dtype.size()) => {
-                Lie::Apart(Box::new(Layout::misaligned(count, bytes(of))))
+                Arrangement::Apart(Box::new(Layout::misaligned(count, bytes(of))))
             }
-            None => Lie::Packed,
+            None => Arrangement::Packed,
         };
-        Array { start, count, of, lie, lazy: Lazy::default(), is_read_only }
+        Array { start, count, of, arrangement, lazy: Lazy::default(), is_read_only }
     }
 
     /// Returns the array whose values `lazy` makes from its memory.
     fn made_of(mut self, lazy: Lazy) -> Array {
         if lazy.differs() && self.is_packed() && self.count > 0 {
             // They are copied as elements that are apart are.
-            self.lie = Lie::Apart(Box::new(Layout::misaligned(self.count, bytes(self.of))));
+            self.arrangement = Arrangement::Apart(Box::new(Layout::misaligned(self.count, bytes(self.of))));
         }
         Array { lazy, ..self }
     }
 
     /// Returns the array of complex numbers of bf16 whose parts these are.
     fn of_pairs(self) -> Array {
-        let lie = match self.lie {
-            Lie::Apart(layout) => Lie::Apart(Box::new(layout.of_pairs())),
-            lie => lie,
+        let arrangement = match self.arrangement {
+            Arrangement::Apart(layout) => Arrangement::Apart(Box::new(layout.of_pairs())),
+            arrangement => arrangement,
         };
-        Array { count: self.count / 2, of: types::BCOMPLEX32, lie, ..self }
+        Array { count: self.count / 2, of: types::BCOMPLEX32, arrangement, ..self }
     }
 
     /// Returns several arrays of one type as one, and the number of elements of each.
@@ -224,17 +231,18 @@ impl Array {
         let is_read_only = arrays.iter().any(|array| array.is_read_only);
         let mut next = start.addr();
         let follow = arrays.iter().all(|array| {
-            let follows = matches!(array.lie, Lie::Packed) && (array.start.addr() == next || array.count == 0);
+            let follows =
+                matches!(array.arrangement, Arrangement::Packed) && (array.start.addr() == next || array.count == 0);
             next += array.count * bytes(of);
             follows
         });
-        let lie = if follow { Lie::Packed } else { Lie::Listed(arrays) };
-        Ok((Array { start, count, of, lie, lazy: Lazy::default(), is_read_only }, counts))
+        let arrangement = if follow { Arrangement::Packed } else { Arrangement::Listed(arrays) };
+        Ok((Array { start, count, of, arrangement, lazy: Lazy::default(), is_read_only }, counts))
     }
 
     /// Whether the elements follow each other.
     fn is_packed(&self) -> bool {
-        matches!(self.lie, Lie::Packed)
+        matches!(self.arrangement, Arrangement::Packed)
     }
 
     /// Returns the type of the elements.
@@ -254,10 +262,10 @@ impl Array {
 
     /// Returns the range of addresses in which the elements lie.
     fn extent(&self) -> Range<usize> {
-        let (first, end) = match &self.lie {
-            Lie::Packed => (0, (self.count * bytes(self.of)) as isize),
-            Lie::Apart(layout) => layout.extent(bytes(self.of)),
-            Lie::Listed(arrays) => {
+        let (first, end) = match &self.arrangement {
+            Arrangement::Packed => (0, (self.count * bytes(self.of)) as isize),
+            Arrangement::Apart(layout) => layout.extent(bytes(self.of)),
+            Arrangement::Listed(arrays) => {
                 let extents = || arrays.iter().filter(|array| array.count > 0).map(Array::extent);
                 let start = extents().map(|extent| extent.start).min().unwrap_or(0);
                 return start..extents().map(|extent| extent.end).max().unwrap_or(0);
@@ -303,10 +311,10 @@ impl Array {
     /// Whether two elements share a byte. Arrays of a list overlap if they lie between each other,
     /// too.
     fn overlaps(&self) -> bool {
-        match &self.lie {
-            Lie::Packed => false,
-            Lie::Apart(layout) => layout.overlaps(bytes(self.of)),
-            Lie::Listed(arrays) => {
+        match &self.arrangement {
+            Arrangement::Packed => false,
+            Arrangement::Apart(layout) => layout.overlaps(bytes(self.of)),
+            Arrangement::Listed(arrays) => {
                 let mut extents: Vec<Range<usize>> =
                     arrays.iter().filter(|array| array.count > 0).map(Array::extent).collect();
                 extents.sort_unstable_by_key(|extent| extent.start);

@@ -12,7 +12,7 @@ use super::{
     processes,
     tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
-use crate::itself;
+use crate::executable;
 use consonance::{DType, Implementation};
 use mpis::{Mpi, Search};
 use std::{
@@ -109,7 +109,7 @@ impl Rival {
             }
             Rival::Build(path) => (processes::commands(|| Ok(Command::new(path)), bench, Implementation::Auto)?, None),
             Rival::Ours(implementation) => {
-                (processes::commands(itself::command, bench, *implementation)?, Some(VERSION.to_owned()))
+                (processes::commands(executable::command, bench, *implementation)?, Some(VERSION.to_owned()))
             }
         };
         Ok((Group::processes(commands, ranks, directory)?, version))

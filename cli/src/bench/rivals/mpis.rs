@@ -6,7 +6,7 @@
 //! was built, so the compiler of the system takes the wheel's header and library.
 
 use super::pythons::environments;
-use crate::program::{Program, all_in_path, in_path};
+use crate::subprocess::{Program, all_in_path, in_path};
 use std::{
     env,
     ffi::{OsStr, OsString},

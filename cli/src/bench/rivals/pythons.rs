@@ -1,6 +1,6 @@
 //! The pythons of this machine, and the folders into which they install programs and libraries.
 
-use crate::program::{Program, all_in_path};
+use crate::subprocess::{Program, all_in_path};
 use std::{
     env,
     path::{Path, PathBuf},

@@ -8,7 +8,7 @@ mod calls;
 
 pub use calls::CALLS;
 
-use crate::{itself, launcher::cluster::Cluster};
+use crate::{executable, launcher::cluster::Cluster};
 use consonance::{MirroredStrategy, MultiWorkerMirroredStrategy, ReplicaContext, Result, Strategy};
 use serde_json::{Value, json};
 use std::{
@@ -169,7 +169,7 @@ pub fn strategies(
     if calls.iter().any(|call| call.by_processes) {
         let cluster = Cluster::local(WORKERS)?;
         let start = |worker: usize| {
-            let mut command = itself::command()?;
+            let mut command = executable::command()?;
             command.args([WORKER, part, &rounds.to_string()]).env("TF_CONFIG", cluster.tf_config(worker));
             start(&mut command)
         };

@@ -3,8 +3,8 @@
 
 use crate::{
     cases::{Script, Source},
-    compare::{Verdict, scribbled},
-    lie::{Lie, Memory},
+    compare::{Verdict, corrupted_calls},
+    false_values::{FalseValue, Memory},
     subjects::{self, Rank},
 };
 use consonance_kernels::shm::{Inspection, Segment, SegmentError};
@@ -24,13 +24,14 @@ pub fn trace(bytes: &[u8]) -> Verdict {
         let make = || Memory::of(|| subjects::in_processes(3, true, subjects::SMALL));
         let (mut memory, communicators) = make().expect("a group of processes");
         let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
-        scribbled::warm(&mut ranks);
+        corrupted_calls::warm(&mut ranks);
         memory.look().expect("a segment that can be read");
         Mutex::new((memory, ranks))
     });
     let (memory, _ranks) = &*GROUP.lock().map_err(|_| "another case panicked")?;
     let mut source = Source::new(bytes);
-    let undo: Vec<(u64, [u8; 8])> = Lie::some(&mut source).into_iter().map(|lie| memory.tell(lie)).collect();
+    let undo: Vec<(u64, [u8; 8])> =
+        FalseValue::some(&mut source).into_iter().map(|value| memory.change(value)).collect();
     let inspected = Segment::inspect(process::id());
     undo.into_iter().rev().for_each(|(place, old)| memory.write(place, old));
     let right = |inspection: &Inspection| {
@@ -55,13 +56,13 @@ pub fn trace(bytes: &[u8]) -> Verdict {
 pub fn living(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
     let size = source.pick(&[2, 3, 4]);
-    let before = Lie::some(&mut source);
-    let meanwhile = Lie::some(&mut source);
+    let before = FalseValue::some(&mut source);
+    let meanwhile = FalseValue::some(&mut source);
     let script = Script { implementation: consonance::Implementation::Auto, ..Script::read_for(&mut source, size) };
     let case = format!("{before:?}, then {meanwhile:?}, in {script:?}");
     let (mut memory, communicators) = Memory::of(|| subjects::in_processes(size, true, subjects::SMALL))?;
     let mut ranks: Vec<Rank> = communicators.into_iter().map(Rank::new).collect();
-    scribbled::warm(&mut ranks);
+    corrupted_calls::warm(&mut ranks);
     memory.look()?;
-    scribbled::calls(ranks, &script, memory, before, meanwhile).map_err(|wrong| format!("{wrong}\nin {case}"))
+    corrupted_calls::calls(ranks, &script, memory, before, meanwhile).map_err(|wrong| format!("{wrong}\nin {case}"))
 }

@@ -9,13 +9,13 @@
 //! the next field. Lies and reads are counted by field. At the end, the other processes (*victims*)
 //! have read each field in rounds with lies to it.
 //!
-//! `CONSONANCE_LIES_SECONDS` runs for longer, `CONSONANCE_LIES_SEED` changes the rounds.
-//! `CONSONANCE_LIES_FIELD` restricts the rounds to one field.
+//! `CONSONANCE_CORRUPT_SECONDS` runs for longer, `CONSONANCE_CORRUPT_SEED` changes the rounds.
+//! `CONSONANCE_CORRUPT_FIELD` restricts the rounds to one field.
 
 mod liar;
 mod victim;
 
-pub(crate) use victim::lies;
+pub(crate) use victim::corrupts;
 
 use crate::driver::{Job, Process, number};
 use consonance_kernels::shm::{Part, Segment, Shape};
@@ -117,21 +117,21 @@ fn round(job: &mut Job, setup: &Setup, order: &str, told: &mut [Told]) -> String
 fn start(setup: usize) -> Job {
     let tasks = SETUPS[setup].ranks.len();
     let mut job = Job::new(tasks);
-    (0..tasks).for_each(|task| job.launch(task, &format!("lies {setup} {task}")));
+    (0..tasks).for_each(|task| job.launch(task, &format!("corrupts {setup} {task}")));
     job
 }
 
 #[test]
 fn a_process_writing_anything_anywhere_harms_no_other() {
     let setting = |name| env::var(name).ok().map(|value| number(&value));
-    let seconds = Duration::from_secs(setting("CONSONANCE_LIES_SECONDS").unwrap_or(0));
-    let seed = setting("CONSONANCE_LIES_SEED").unwrap_or(1);
+    let seconds = Duration::from_secs(setting("CONSONANCE_CORRUPT_SECONDS").unwrap_or(0));
+    let seed = setting("CONSONANCE_CORRUPT_SEED").unwrap_or(1);
     let begin = Instant::now();
     let mut jobs = [0, 1, 2, 3].map(start);
     // The keys are the same in each setup.
     let keys = keys(&Segment::parts(SETUPS[0].shape()));
     let mut told = vec![Told::default(); keys.len()];
-    let field = env::var("CONSONANCE_LIES_FIELD").ok();
+    let field = env::var("CONSONANCE_CORRUPT_FIELD").ok();
     let is_chosen = |key: &usize| field.as_ref().is_none_or(|field| keys[*key].1 == *field);
     let mut turns: Vec<usize> = (0..keys.len()).filter(is_chosen).collect();
     assert!(!turns.is_empty(), "no field {field:?} in {keys:?}");

@@ -3,7 +3,7 @@
 use super::{Verdict, kept, script};
 use crate::{
     cases::Script,
-    lie::{Lie, Memory},
+    false_values::{FalseValue, Memory},
     subjects::Rank,
 };
 use std::{thread, time::Duration};
@@ -38,13 +38,13 @@ pub(crate) fn calls(
     ranks: Vec<Rank>,
     script: &Script,
     memory: Memory,
-    before: Vec<Lie>,
-    meanwhile: Vec<Lie>,
+    before: Vec<FalseValue>,
+    meanwhile: Vec<FalseValue>,
 ) -> Verdict {
     let by_rank = script::by_rank(script);
     let asynchronous = script.asynchronous;
     let judged = kept::on_judge(move || {
-        before.into_iter().for_each(|lie| _ = memory.tell(lie));
+        before.into_iter().for_each(|value| _ = memory.change(value));
         thread::scope(|scope| {
             for (mut rank, mut calls) in ranks.into_iter().zip(by_rank) {
                 scope.spawn(move || {
@@ -59,8 +59,8 @@ pub(crate) fn calls(
                     }
                 });
             }
-            meanwhile.into_iter().for_each(|lie| {
-                memory.tell(lie);
+            meanwhile.into_iter().for_each(|value| {
+                memory.change(value);
                 thread::yield_now();
             });
         });

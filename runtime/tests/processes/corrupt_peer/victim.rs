@@ -125,7 +125,7 @@ fn by_key(parts: &[Part], keys: &[Key], counts: &[u32]) -> Vec<u64> {
 
 /// Makes a round for each line of the test until the line `end`. A line has a seed and the index of
 /// a key. In the process that lies a thread corrupts the memory.
-pub(crate) fn lies(words: &[&str]) -> Result<()> {
+pub(crate) fn corrupts(words: &[&str]) -> Result<()> {
     let (setup, task) = (&SETUPS[number(words[0]) as usize], number(words[1]) as usize);
     setrlimit(Resource::RLIMIT_DATA, MEMORY_BYTES, MEMORY_BYTES).unwrap();
     panic::set_hook(Box::new(|panic| {

@@ -23,7 +23,7 @@ pub fn carried_by(starter: impl IntoIterator<Item = impl Into<OsString>>) {
 }
 
 /// Stores the command's arguments, without its name.
-pub(crate) fn told(arguments: &[OsString]) {
+pub(crate) fn remember(arguments: &[OsString]) {
     let _ = ARGUMENTS.set(arguments.to_vec());
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn arguments() -> &'static [OsString] {
     ARGUMENTS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the command itself, without arguments.
+/// Returns the command executable, without arguments.
 ///
 /// # Errors
 /// The system's, if it does not tell the path of this executable.

@@ -22,7 +22,7 @@ pub(crate) struct Memory {
 
 /// A change of one word.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lie {
+pub(crate) struct FalseValue {
     /// The index among the written words, modulo their number.
     word: usize,
     /// The new value.
@@ -36,8 +36,8 @@ enum Value {
     Flipped(u8),
 }
 
-impl Lie {
-    fn read(source: &mut Source<'_>) -> Lie {
+impl FalseValue {
+    fn read(source: &mut Source<'_>) -> FalseValue {
         let word = source.below(256) << 8 | source.below(256);
         let value = match source.below(4) {
             0 => Value::Is(source.pick(&[0, u64::MAX, 1, 1 << 60, 1 << 32, u64::MAX >> 1, 0xffff_ffff])),
@@ -45,12 +45,12 @@ impl Lie {
             2 => Value::Flipped(source.byte()),
             _ => Value::Is(u64::from_le_bytes(std::array::from_fn(|_| source.byte()))),
         };
-        Lie { word, value }
+        FalseValue { word, value }
     }
 
     /// Reads one to eight changes.
-    pub(crate) fn some(source: &mut Source<'_>) -> Vec<Lie> {
-        (0..1 + source.below(8)).map(|_| Lie::read(source)).collect()
+    pub(crate) fn some(source: &mut Source<'_>) -> Vec<FalseValue> {
+        (0..1 + source.below(8)).map(|_| FalseValue::read(source)).collect()
     }
 }
 
@@ -85,12 +85,12 @@ impl Memory {
     }
 
     /// Changes a word. Returns its offset and its old value.
-    pub(crate) fn tell(&self, lie: Lie) -> (u64, [u8; 8]) {
-        let place = self.words[lie.word % self.words.len()];
+    pub(crate) fn change(&self, value: FalseValue) -> (u64, [u8; 8]) {
+        let place = self.words[value.word % self.words.len()];
         let mut old = [0; 8];
         rustix::io::pread(&self.file, &mut old, place).expect("a segment can be read");
         let word = u64::from_ne_bytes(old);
-        let new = match lie.value {
+        let new = match value.value {
             Value::Is(value) => value,
             Value::Plus(more) => word.wrapping_add(more),
             Value::Flipped(bit) => word ^ 1 << (bit % 64),
