@@ -12,7 +12,7 @@ use consonance::{
 use std::{cell::RefCell, process::ExitCode};
 
 /// A value on the tape.
-type Place = usize;
+type NodeId = usize;
 
 /// The computations on one replica, in order.
 struct Tape<'r> {
@@ -29,46 +29,46 @@ struct Node {
 #[derive(Clone, Copy)]
 enum Step {
     Input,
-    Multiply(Place, Place),
-    AllReduce(ReduceOp, Place),
-    AllGather(Place),
+    Multiply(NodeId, NodeId),
+    AllReduce(ReduceOp, NodeId),
+    AllGather(NodeId),
 }
 
 impl<'r> Tape<'r> {
-    fn push(&self, value: Vec<f64>, step: Step) -> Place {
+    fn push(&self, value: Vec<f64>, step: Step) -> NodeId {
         let mut nodes = self.nodes.borrow_mut();
         nodes.push(Node { value, step });
         nodes.len() - 1
     }
 
-    fn value(&self, place: Place) -> Vec<f64> {
+    fn value(&self, place: NodeId) -> Vec<f64> {
         self.nodes.borrow()[place].value.clone()
     }
 
-    fn multiply(&self, x: Place, y: Place) -> Place {
+    fn multiply(&self, x: NodeId, y: NodeId) -> NodeId {
         self.push(times(&self.value(x), &self.value(y)), Step::Multiply(x, y))
     }
 
-    fn all_reduce(&self, op: ReduceOp, x: Place) -> Result<Place> {
+    fn all_reduce(&self, op: ReduceOp, x: NodeId) -> Result<NodeId> {
         let all = self.replica.all_reduce(op, Tensor::from(self.value(x)))?;
         Ok(self.push(all.as_slice()?.to_vec(), Step::AllReduce(op, x)))
     }
 
-    fn all_gather(&self, x: Place) -> Result<Place> {
+    fn all_gather(&self, x: NodeId) -> Result<NodeId> {
         let all = self.replica.all_gather(Tensor::from(self.value(x)), 0)?;
         Ok(self.push(all.as_slice()?.to_vec(), Step::AllGather(x)))
     }
 
     /// Returns the gradient with respect to `input` of the sum of the elements of all replicas'
     /// `output`.
-    fn gradient(&self, output: Place, input: Place) -> Result<Vec<f64>> {
+    fn gradient(&self, output: NodeId, input: NodeId) -> Result<Vec<f64>> {
         let nodes = self.nodes.borrow();
         let mut gradients: Vec<Vec<f64>> = nodes.iter().map(|node| vec![0.0; node.value.len()]).collect();
         gradients[output].fill(1.0);
         // All replicas have the same tape, so all call the same collectives in the same order.
         for place in (0..=output).rev() {
             let upstream = gradients[place].clone();
-            let mut add = |to: Place, gradient: &[f64]| {
+            let mut add = |to: NodeId, gradient: &[f64]| {
                 gradients[to].iter_mut().zip(gradient).for_each(|(sum, element)| *sum += element);
             };
             match nodes[place].step {
@@ -97,7 +97,7 @@ fn times(x: &[f64], y: &[f64]) -> Vec<f64> {
 
 /// Records a replica's input and loss on a new tape. The loss has degree two and depends on all
 /// replicas' inputs in three ways.
-fn loss<'r>(replica: &'r ReplicaContext<'r>, x: Vec<f64>) -> Result<(Tape<'r>, Place, Place)> {
+fn loss<'r>(replica: &'r ReplicaContext<'r>, x: Vec<f64>) -> Result<(Tape<'r>, NodeId, NodeId)> {
     let tape = Tape { replica, nodes: RefCell::default() };
     let x = tape.push(x, Step::Input);
     let all = tape.all_gather(x)?;

@@ -32,7 +32,7 @@ pub(crate) fn arguments() -> &'static [OsString] {
     ARGUMENTS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the command executable, without arguments.
+/// Returns the command itself, without arguments.
 ///
 /// # Errors
 /// The system's, if it does not tell the path of this executable.

@@ -5,7 +5,7 @@
 
 use consonance_memcpy::{
     MOST,
-    object_code::{Place, places},
+    object_code::{CallSite, places},
 };
 use std::{env, io};
 
@@ -90,11 +90,11 @@ fn main() {
     assert_eq!(planted.collect::<Vec<_>>(), ["long", "unknown"]);
     let places = places("consonance_kernels", "kernels/src/").expect("an archive");
     assert!(places.iter().any(|place| place.function == "copy_private"), "the object code names no lines: {places:?}");
-    let is_allowed = |place: &&Place| {
+    let is_allowed = |place: &&CallSite| {
         let of = |functions: &[&str]| functions.is_empty() || functions.contains(&&*place.function);
         ALLOWED.iter().any(|(file, functions, _)| place.file.starts_with(file) && of(functions))
     };
-    let others: Vec<&Place> = places.iter().filter(|place| !is_allowed(place)).collect();
+    let others: Vec<&CallSite> = places.iter().filter(|place| !is_allowed(place)).collect();
     assert!(others.is_empty(), "places that copy more than {MOST} bytes, or any number: {others:#?}");
     println!("no object code calls memcpy for more than {MOST} bytes but at {} places that may", places.len());
 }

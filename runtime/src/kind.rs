@@ -8,13 +8,13 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
         /// The places of the kinds in the table.
         #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "the names of the constants")]
-        enum Place { $($kind,)* }
+        enum Index { $($kind,)* }
 
-        $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension { place: Place::$kind as u8, name: $name });)*
+        $($(#[$doc])* pub(crate) const $kind: Kind = Kind::Extension(&Extension { place: Index::$kind as u8, name: $name });)*
 
         /// The kinds of calls that the runtime adds to those of the collectives, for reports of
         /// calls by their codes.
-        pub const EXTENSIONS: &[&Extension] = &[$(&Extension { place: Place::$kind as u8, name: $name }),*];
+        pub const EXTENSIONS: &[&Extension] = &[$(&Extension { place: Index::$kind as u8, name: $name }),*];
     };
 }
 

@@ -3,7 +3,7 @@
 use consonance_spec::{
     Kind, Work,
     call::{Counts, Extent, Flow},
-    traffic::{Data, Place},
+    traffic::{Data, Position},
 };
 
 const GUIDE: &str = include_str!("../src/guide/collectives.md");
@@ -41,7 +41,7 @@ fn row(kind: Kind) -> String {
 /// even parts.
 fn least(kind: Kind, ranks: usize) -> f64 {
     let data = |place| Data { kind, ranks, place, whole: 8 * ranks, own: 8, in_place: false };
-    let moved = [Place::Root, Place::Receiver, Place::Other].map(|place| data(place).least());
+    let moved = [Position::Root, Position::Receiver, Position::Other].map(|place| data(place).least());
     moved.into_iter().max().unwrap_or(0) as f64 / (8 * ranks) as f64
 }
 

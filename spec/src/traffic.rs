@@ -5,7 +5,7 @@ use crate::call::{Extent, Flow, Kind, Work};
 
 /// The place of a rank in a call that has a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Position {
     /// The root; the sender, if one rank sends to another.
     Root,
     /// The rank that receives what the root sends to it alone.
@@ -22,7 +22,7 @@ pub struct Data {
     /// The number of ranks.
     pub ranks: usize,
     /// The place of the rank.
-    pub place: Place,
+    pub place: Position,
     /// Elements of the larger of the buffers, on a rank that has it.
     pub whole: usize,
     /// Elements of the part of that buffer that comes from this rank to itself, if the buffer
@@ -49,19 +49,19 @@ impl Data {
     /// Returns the data that the rank gives and gets.
     ///
     /// ```
-    /// use consonance_spec::{Kind, traffic::{Data, Place, Role}};
-    /// let data = Data { kind: Kind::AllGather, ranks: 3, place: Place::Other, whole: 30, own: 10, in_place: false };
+    /// use consonance_spec::{Kind, traffic::{Data, Position, Role}};
+    /// let data = Data { kind: Kind::AllGather, ranks: 3, place: Position::Other, whole: 30, own: 10, in_place: false };
     /// assert_eq!(data.role(), Role { contributed: 10, needed: 30, kept: 10, result: 30 });
     /// ```
     pub fn role(&self) -> Role {
         let Data { kind, ranks, place, whole, own, in_place } = *self;
-        let is_root = place == Place::Root;
+        let is_root = place == Position::Root;
         let (sends, receives) = match kind.flow() {
             Flow::Control => (false, false),
             Flow::FromRoot => (is_root, kind.extent() == Extent::Parts || !is_root),
             Flow::ToRoot => (true, is_root),
             Flow::Everyone => (true, true),
-            Flow::Pair => (is_root, place == Place::Receiver),
+            Flow::Pair => (is_root, place == Position::Receiver),
         };
         let (contributed, needed, kept, result) = match (kind.flow(), kind.work(), kind.extent()) {
             (_, Work::Combines, Extent::Whole) => (whole, ranks * whole, whole, whole),
@@ -90,8 +90,8 @@ impl Data {
     /// ranks that get them, or by those that give their parts to a root.
     ///
     /// ```
-    /// use consonance_spec::{Kind, traffic::{Data, Place}};
-    /// let data = Data { kind: Kind::AllReduce, ranks: 4, place: Place::Other, whole: 100, own: 100, in_place: true };
+    /// use consonance_spec::{Kind, traffic::{Data, Position}};
+    /// let data = Data { kind: Kind::AllReduce, ranks: 4, place: Position::Other, whole: 100, own: 100, in_place: true };
     /// // A quarter of each of the four buffers is read, and written.
     /// assert_eq!(data.least(), 200);
     /// ```

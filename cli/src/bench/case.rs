@@ -2,7 +2,7 @@
 
 use consonance_spec::{
     DType, Flow, Kind, ReduceOp, Work,
-    traffic::{Data, Place},
+    traffic::{Data, Position},
 };
 use std::{fmt, ops::Range, str::FromStr};
 
@@ -189,9 +189,9 @@ impl Case {
             kind: self.collective.kind(),
             ranks: self.ranks,
             place: match rank {
-                0 => Place::Root,
-                1 => Place::Receiver,
-                _ => Place::Other,
+                0 => Position::Root,
+                1 => Position::Receiver,
+                _ => Position::Other,
             },
             whole: self.elements(),
             own: self.counts(rank)[rank],

@@ -5,7 +5,7 @@
 //! read and the bytes that are written.
 //!
 //! A copy is our own, in the way that is the fastest for these buffers (`fastest`), and so is a
-//! copy of a buffer onto executable, which a reduction in place does at least: it reads no lines only
+//! copy of a buffer onto itself, which a reduction in place does at least: it reads no lines only
 //! to write them. The bench's rows of the limit, this table and `consonance explain` all measure
 //! them so.
 

@@ -8,7 +8,7 @@
 //!
 //! All libraries are started once. Their ranks sleep until their turn. At each size the libraries
 //! run in turn, A B A B, for several rounds, so that a machine that is slow for a while slows all
-//! of them. A rank times each call by executable, after it has met the others at a gate that is the
+//! of them. A rank times each call by itself, after it has met the others at a gate that is the
 //! same for all libraries. The time of the slowest rank counts. Calls rotate over several sets of
 //! buffers. These are filled before each batch of calls, and checked after it, outside of the timed
 //! part.

@@ -2,7 +2,7 @@
 //! folder where the loader looks. Only the CUDA driver is loaded, in a process of its own, which is
 //! ended if the driver hangs. The bench finds MPIs by the same search.
 
-use super::row::{Row, Section, State};
+use super::row::{Row, Section, Verdict};
 use crate::{
     bench::{Mpi, rivals::mpis::Search},
     executable,
@@ -62,7 +62,7 @@ pub(super) fn rows() -> Vec<Row> {
 }
 
 fn row(name: &'static str, finding: String, install: Option<&str>, facts: Value) -> Row {
-    let state = if install.is_some() { State::Absent } else { State::Found };
+    let state = if install.is_some() { Verdict::Absent } else { Verdict::Found };
     let row = Row::new(Section::Engines, name, state, finding).facts(facts);
     match install {
         Some(install) => row.advice(install),
@@ -124,7 +124,7 @@ fn cuda(loader: &Loader) -> Row {
             row.facts["cuda"] = answer.take();
         }
         Ok(mut answer) => {
-            if row.state == State::Found {
+            if row.state == Verdict::Found {
                 row.finding += &format!("; {}", answer["absent"].as_str().unwrap_or_default());
             }
             row.facts["cuda"] = answer.take();
@@ -192,10 +192,10 @@ impl Loader {
         let mut problems: Vec<String> = self.path.iter().chain(&self.folders).filter_map(closed).collect();
         problems.extend(self.cache.as_ref().err().cloned());
         let facts = json!({ "looked_in": self.places(), "problems": problems });
-        let state = if problems.is_empty() { State::Good } else { State::Note };
+        let state = if problems.is_empty() { Verdict::Good } else { Verdict::Note };
         let finding = [self.places().join(", ")].into_iter().chain(problems).collect::<Vec<_>>().join("; ");
         let row = Row::new(Section::Engines, "library folders", state, finding).facts(facts);
-        if state == State::Good { row } else { row.advice("correct LD_LIBRARY_PATH, or the folders' permissions") }
+        if state == Verdict::Good { row } else { row.advice("correct LD_LIBRARY_PATH, or the folders' permissions") }
     }
 
     /// Returns the file of this name that the loader would take.

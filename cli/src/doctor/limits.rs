@@ -1,6 +1,6 @@
 //! Limits of this process and settings of the system that matter to groups.
 
-use super::row::{Row, Section, State, size};
+use super::row::{Row, Section, Verdict, size};
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit},
@@ -138,7 +138,8 @@ impl Limit {
         finding += ")";
         let facts = json!({ "limit": constant, "current": current, "maximum": maximum });
         let little = current.is_some_and(|current| current < enough);
-        let row = Row::new(Section::Limits, name, if little { State::Note } else { State::Good }, finding).facts(facts);
+        let row =
+            Row::new(Section::Limits, name, if little { Verdict::Note } else { Verdict::Good }, finding).facts(facts);
         let much = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
         if little { row.advice(format!("ulimit -{option} {much}: {why}")) } else { row }
     }
@@ -151,9 +152,9 @@ impl Setting {
         let text = fs::read_to_string(path).ok()?;
         let text = text.trim();
         let facts = json!({ "path": path, "value": text });
-        let state = if note(text) { State::Note } else { State::Good };
+        let state = if note(text) { Verdict::Note } else { Verdict::Good };
         let row = Row::new(Section::Limits, name, state, format!("{text} ({path})")).facts(facts);
-        Some(if state == State::Note { row.advice(advice) } else { row })
+        Some(if state == Verdict::Note { row.advice(advice) } else { row })
     }
 }
 
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn a_note_has_advice() {
         for row in rows() {
-            assert_eq!(row.state == State::Note, row.advice.is_some(), "{row}");
+            assert_eq!(row.state == Verdict::Note, row.advice.is_some(), "{row}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     groups::Groups,
-    row::{Row, Section, State, size},
+    row::{Row, Section, Verdict, size},
 };
 use crate::tune::Values;
 use consonance_kernels::{cpu::isa::Isa, os::copy_times::measure_once, tuning::VARIABLE};
@@ -18,7 +18,7 @@ pub(super) fn rows(groups: &Groups) -> Vec<Row> {
     vec![system(), processor(), instructions(), cores(&allowed, groups.cores()), caches(&allowed), knobs()]
 }
 
-fn row(name: &'static str, state: State, finding: impl Into<String>) -> Row {
+fn row(name: &'static str, state: Verdict, finding: impl Into<String>) -> Row {
     Row::new(Section::Machine, name, state, finding)
 }
 
@@ -27,10 +27,10 @@ fn system() -> Row {
     let release = release.trim();
     let facts = json!({ "release": release });
     if release.is_empty() {
-        let row = row("system", State::Fails, "Linux without /proc, which Consonance reads");
+        let row = row("system", Verdict::Fails, "Linux without /proc, which Consonance reads");
         return row.advice("mount -t proc proc /proc").facts(facts);
     }
-    row("system", State::Good, format!("Linux {release}")).facts(facts)
+    row("system", Verdict::Good, format!("Linux {release}")).facts(facts)
 }
 
 fn processor() -> Row {
@@ -39,7 +39,7 @@ fn processor() -> Row {
         Some(model) => format!("{model} ({ARCH})"),
         None => format!("{ARCH}; the system does not name it"),
     };
-    row("processor", State::Good, finding).facts(json!({ "model": model, "architecture": ARCH }))
+    row("processor", Verdict::Good, finding).facts(json!({ "model": model, "architecture": ARCH }))
 }
 
 /// Returns the processor's name, if the system tells it.
@@ -59,9 +59,9 @@ fn instructions() -> Row {
     let facts = json!({ "used": used.name(), "available": all });
     let finding = format!("{used}, of {}", all.join(", "));
     match used {
-        Isa::Baseline if cfg!(target_arch = "x86_64") => row("instruction set", State::Note, finding)
+        Isa::Baseline if cfg!(target_arch = "x86_64") => row("instruction set", Verdict::Note, finding)
             .advice("reductions are faster on a processor with AVX2 and F16C; a virtual machine may hide them"),
-        _ => row("instruction set", State::Good, finding),
+        _ => row("instruction set", Verdict::Good, finding),
     }
     .facts(facts)
 }
@@ -77,13 +77,13 @@ fn cores(allowed: &[usize], quota: Option<f64>) -> Row {
     }
     if quota.is_some_and(|quota| quota < allowed.len() as f64) {
         let advice = "start no more ranks than the quota has cores: all ranks wait for one that gets no time";
-        return row("cores", State::Note, finding).advice(advice).facts(facts);
+        return row("cores", Verdict::Note, finding).advice(advice).facts(facts);
     }
     if allowed.len() < 2 {
         let advice = "allow more cores (taskset, cpuset): ranks that share a core run in turn";
-        return row("cores", State::Note, finding).advice(advice).facts(facts);
+        return row("cores", Verdict::Note, finding).advice(advice).facts(facts);
     }
-    row("cores", State::Good, finding).facts(facts)
+    row("cores", Verdict::Good, finding).facts(facts)
 }
 
 /// Returns the cores that this process may use.
@@ -100,12 +100,12 @@ fn knobs() -> Row {
         Ok(values) => values,
         Err(error) => {
             let advice = format!("correct the file, or unset {VARIABLE}: no group can be made");
-            return row("knobs", State::Fails, error.to_string()).advice(advice).facts(json!({}));
+            return row("knobs", Verdict::Fails, error.to_string()).advice(advice).facts(json!({}));
         }
     };
     let changed = values.changed();
     let others = if changed.is_empty() { "all at their defaults".to_owned() } else { changed.join(", ") };
-    row("knobs", State::Good, format!("from {}: {others}", values.source())).facts(values.json())
+    row("knobs", Verdict::Good, format!("from {}: {others}", values.source())).facts(values.json())
 }
 
 /// A kind of cache: level, type, bytes.
@@ -136,7 +136,7 @@ fn caches(allowed: &[usize]) -> Row {
     let data = kinds.iter().filter(|((_, what, _), _)| what != "Instruction");
     let texts: Vec<String> = data.map(|((level, _, bytes), sets)| describe(*level, *bytes, sets)).collect();
     let finding = if texts.is_empty() { "the system does not describe them".to_owned() } else { texts.join("; ") };
-    row("caches", State::Good, finding).facts(json!({ "caches": facts }))
+    row("caches", Verdict::Good, finding).facts(json!({ "caches": facts }))
 }
 
 /// Returns the cache that a folder describes, and the cores that share it.
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn few_cores_are_a_note() {
-        assert_eq!(cores(&[0], None).state, State::Note);
-        assert_eq!(cores(&[0, 1], Some(1.5)).state, State::Note);
-        assert_eq!(cores(&[0, 1], Some(2.0)).state, State::Good);
+        assert_eq!(cores(&[0], None).state, Verdict::Note);
+        assert_eq!(cores(&[0, 1], Some(1.5)).state, Verdict::Note);
+        assert_eq!(cores(&[0, 1], Some(2.0)).state, Verdict::Good);
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     groups::Groups,
     limits::{self, without},
-    row::{Row, Section, State, size},
+    row::{Row, Section, Verdict, size},
 };
 use consonance_kernels::shm::{GroupId, Segment, SegmentError, Shape};
 use serde_json::json;
@@ -16,7 +16,7 @@ pub(super) fn rows(groups: &Groups) -> Vec<Row> {
     vec![system(), group(groups), shared()]
 }
 
-fn row(name: &'static str, state: State, finding: impl Into<String>) -> Row {
+fn row(name: &'static str, state: Verdict, finding: impl Into<String>) -> Row {
     Row::new(Section::Memory, name, state, finding)
 }
 
@@ -25,11 +25,11 @@ fn system() -> Row {
     let [total, available] = ["MemTotal:", "MemAvailable:"].map(|name| kilobytes(&text, name));
     let facts = json!({ "total_bytes": total, "available_bytes": available });
     let (Some(total), Some(available)) = (total, available) else {
-        return row("free memory", State::Note, "the system does not say").advice("mount -t proc proc /proc");
+        return row("free memory", Verdict::Note, "the system does not say").advice("mount -t proc proc /proc");
     };
     let finding = format!("{} of {}", size(available), size(total));
     let little = available < LITTLE;
-    let row = row("free memory", if little { State::Note } else { State::Good }, finding).facts(facts);
+    let row = row("free memory", if little { Verdict::Note } else { Verdict::Good }, finding).facts(facts);
     if little { row.advice("end other programs: a group that cannot reserve its memory fails") } else { row }
 }
 
@@ -42,22 +42,22 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
 fn group(groups: &Groups) -> Row {
     const NAME: &str = "control group";
     let Some(limit) = groups.memory() else {
-        return row(NAME, State::Good, "no limit on memory").facts(json!({ "limit_bytes": null }));
+        return row(NAME, Verdict::Good, "no limit on memory").facts(json!({ "limit_bytes": null }));
     };
     let facts = json!({ "version": limit.version, "limit_bytes": limit.bytes, "left_bytes": limit.left });
     let finding = format!("{} of {} left (version {})", size(limit.left), size(limit.bytes), limit.version);
     let row = |state| row(NAME, state, finding).facts(facts);
     if limit.left < LITTLE {
-        return row(State::Note).advice("raise the limit: when it is reached, the system kills a process");
+        return row(Verdict::Note).advice("raise the limit: when it is reached, the system kills a process");
     }
     if limit.version == 1 {
         // The crate `kernels` checks only groups of version 2 before it reserves memory.
-        return row(State::Note)
+        return row(Verdict::Note)
             .advice(
                 "keep buffers below the limit: Consonance reads only version 2, and at the limit the system kills a process",
             );
     }
-    row(State::Good)
+    row(Verdict::Good)
 }
 
 /// Makes a segment as the first process of a group makes it.
@@ -74,16 +74,18 @@ fn shared() -> Row {
         Ok(stat.map_err(|error| system("read the size of a segment")(error.into()))?.st_size.unsigned_abs())
     };
     match make() {
-        Ok(bytes) => {
-            row(NAME, State::Good, format!("an anonymous file with {} of addresses was sealed and mapped", size(bytes)))
-                .facts(json!({ "address_bytes": bytes }))
-        }
+        Ok(bytes) => row(
+            NAME,
+            Verdict::Good,
+            format!("an anonymous file with {} of addresses was sealed and mapped", size(bytes)),
+        )
+        .facts(json!({ "address_bytes": bytes })),
         Err(error) => {
             let code = match &error {
                 SegmentError::System { source, .. } => source.raw_os_error(),
                 _ => None,
             };
-            row(NAME, State::Fails, error.to_string()).advice(without(code)).facts(json!({
+            row(NAME, Verdict::Fails, error.to_string()).advice(without(code)).facts(json!({
                 "os_error": code,
                 "limits": limits::facts(),
             }))
@@ -104,6 +106,6 @@ mod tests {
     #[test]
     fn a_segment_can_be_made_here() {
         let row = shared();
-        assert_eq!(row.state, State::Good, "{row}");
+        assert_eq!(row.state, Verdict::Good, "{row}");
     }
 }

@@ -16,7 +16,7 @@ mod limits;
 mod trial;
 mod engines;
 
-pub use row::{Row, Section, State};
+pub use row::{Row, Section, Verdict};
 pub use trial::serve;
 
 use groups::Groups;
@@ -45,7 +45,7 @@ impl Report {
 
     /// Whether everything that Consonance needs works.
     pub fn is_usable(&self) -> bool {
-        self.rows.iter().all(|row| row.state != State::Fails)
+        self.rows.iter().all(|row| row.state != Verdict::Fails)
     }
 
     /// Returns the report as a JSON object.
@@ -64,7 +64,8 @@ impl fmt::Display for Report {
             }
             write!(f, "{row}")?;
         }
-        let failed: Vec<&str> = self.rows.iter().filter(|row| row.state == State::Fails).map(|row| row.name).collect();
+        let failed: Vec<&str> =
+            self.rows.iter().filter(|row| row.state == Verdict::Fails).map(|row| row.name).collect();
         let verdict = match failed[..] {
             [] => format!("This machine can run Consonance {}.", env!("CARGO_PKG_VERSION")),
             _ => format!("This machine cannot run all of Consonance. Failed: {}.", failed.join(", ")),

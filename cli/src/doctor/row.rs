@@ -19,7 +19,7 @@ pub struct Row {
     /// The thing; no two rows have the same name.
     pub name: &'static str,
     /// The verdict.
-    pub state: State,
+    pub state: Verdict,
     /// The finding, in words.
     pub finding: String,
     /// The advice to the user. Exactly the rows with the state `Note`, `Fails` or `Absent` have it.
@@ -45,7 +45,7 @@ pub enum Section {
 
 /// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Verdict {
     /// As it should be.
     Good,
     /// Calls work, but something is slower or scarcer than it could be.
@@ -82,21 +82,21 @@ impl Section {
     }
 }
 
-impl State {
+impl Verdict {
     /// Returns the name that users and programs read.
     pub fn name(self) -> &'static str {
         match self {
-            State::Good => "ok",
-            State::Note => "note",
-            State::Fails => "FAILS",
-            State::Found => "found",
-            State::Absent => "absent",
+            Verdict::Good => "ok",
+            Verdict::Note => "note",
+            Verdict::Fails => "FAILS",
+            Verdict::Found => "found",
+            Verdict::Absent => "absent",
         }
     }
 }
 
 impl Row {
-    pub(super) fn new(section: Section, name: &'static str, state: State, finding: impl Into<String>) -> Row {
+    pub(super) fn new(section: Section, name: &'static str, state: Verdict, finding: impl Into<String>) -> Row {
         Row { section, name, state, finding: finding.into(), advice: None, facts: json!({}) }
     }
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn lines_fit() {
         let long = "a".repeat(200);
-        let row = Row::new(Section::Machine, "processor", State::Fails, format!("x {long} y"))
+        let row = Row::new(Section::Machine, "processor", Verdict::Fails, format!("x {long} y"))
             .advice("do this and that until all of it is done, and then once more");
         let text = row.to_string();
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");

@@ -4,7 +4,7 @@
 
 use super::{
     limits::{PTRACE_SCOPE, without},
-    row::{Row, Section, State},
+    row::{Row, Section, Verdict},
 };
 use crate::{
     bench::case::Collective, executable, explain::topology_of, launcher::cluster::Cluster, subprocess::Program,
@@ -79,16 +79,16 @@ fn timed(name: &'static str, trial: fn() -> Result<Found, TrialError>) -> (Row, 
     match found {
         Ok(Found { wrong: 0, reads }) => {
             let finding = format!("{calls} all_reduces of {RANKS} {name}, all bits right, {:.0} ms", seconds * 1e3);
-            (row(State::Good, finding).facts(json!({ "wrong": 0, "seconds": seconds })), Some(reads))
+            (row(Verdict::Good, finding).facts(json!({ "wrong": 0, "seconds": seconds })), Some(reads))
         }
         Ok(Found { wrong, reads }) => {
             let finding = format!("{calls} all_reduces of {RANKS} {name}: {wrong} elements are wrong");
             let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
-            (row(State::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
+            (row(Verdict::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
         }
         Err(TrialError { why, code }) => {
             let facts = json!({ "wrong": null, "os_error": code });
-            (row(State::Fails, why).advice(without(code)).facts(facts), None)
+            (row(Verdict::Fails, why).advice(without(code)).facts(facts), None)
         }
     }
 }
@@ -99,7 +99,7 @@ fn peers(reads: bool) -> Row {
     if reads {
         let finding = "processes can read each other's (process_vm_readv); groups do so for large buffers if each rank \
                        has a core";
-        return Row::new(Section::Trial, NAME, State::Good, finding).facts(facts);
+        return Row::new(Section::Trial, NAME, Verdict::Good, finding).facts(facts);
     }
     let finding = "processes cannot read each other's (process_vm_readv): large buffers take one more copy, through \
                    shared memory";
@@ -108,7 +108,7 @@ fn peers(reads: bool) -> Row {
         "" | "0" => "allow process_vm_readv: in a container by the capability SYS_PTRACE, or by its seccomp profile",
         _ => "sysctl -w kernel.yama.ptrace_scope=0",
     };
-    Row::new(Section::Trial, NAME, State::Note, finding).advice(advice).facts(facts)
+    Row::new(Section::Trial, NAME, Verdict::Note, finding).advice(advice).facts(facts)
 }
 
 fn threads() -> Result<Found, TrialError> {
@@ -203,7 +203,7 @@ fn all_ranks() -> Result<Found, TrialError> {
             thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(cannot("start a thread"))
         };
         // If a thread is not started, its rank leaves, and the other ranks fail because of that.
-        // The system's failure says more than their errors.
+        // The system's refusal says more than their errors.
         let (started, refused): (Vec<_>, Vec<_>) =
             Communicator::threads(RANKS).into_iter().map(start).partition(Result::is_ok);
         let of_rank = |rank: Result<thread::ScopedJoinHandle<'_, consonance::Result<u64>>, TrialError>| {
@@ -251,16 +251,16 @@ mod tests {
     #[test]
     fn wrong_elements_fail_and_an_error_has_advice() {
         let (row, _) = timed("threads", || Ok(Found { wrong: 7, reads: false }));
-        assert_eq!((row.state, row.advice.is_some()), (State::Fails, true), "{row}");
+        assert_eq!((row.state, row.advice.is_some()), (Verdict::Fails, true), "{row}");
         assert!(row.finding.contains("7 elements are wrong"), "{row}");
         let (row, reads) = timed("threads", || Err(cannot("start a thread")(io::Error::from_raw_os_error(24))));
-        assert_eq!((row.state, reads), (State::Fails, None), "{row}");
+        assert_eq!((row.state, reads), (Verdict::Fails, None), "{row}");
         assert!(row.advice.as_deref().is_some_and(|advice| advice.starts_with("ulimit -n ")), "{row}");
     }
 
     #[test]
     fn memory_unreadable_for_peers_is_a_note() {
-        assert_eq!((peers(true).state, peers(false).state), (State::Good, State::Note));
+        assert_eq!((peers(true).state, peers(false).state), (Verdict::Good, Verdict::Note));
         assert!(peers(false).advice.is_some());
     }
 

@@ -41,7 +41,7 @@ impl Traffic {
             (case.in_place && case.collective.kind().combines(), protocol == Protocol::ProcessRead);
         let brought = (0..case.ranks).map(|rank| case.data(rank).role().contributed * case.dtype.size());
         let (most, copies) = (brought.clone().max().unwrap_or(0), if is_whole { case.ranks } else { 1 });
-        // process_vm_readv writes the results executable, except for a reduction.
+        // process_vm_readv writes the results itself, except for a reduction.
         let is_inline = matches!(protocol, Protocol::Inline | Protocol::Message);
         let is_written = !is_inline && (!is_read || case.collective.kind().combines()) && !replaces;
         is_written && cache_hints::goes_past_caches(most, brought.sum(), copies)

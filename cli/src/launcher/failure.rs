@@ -12,7 +12,7 @@ pub struct Failure {
     /// Its process id.
     pub pid: i32,
     /// The state of the worker when the launch failed.
-    pub state: State,
+    pub state: WorkerState,
     /// The blame in the errors of workers. `None` if none names it.
     pub blame: Option<Blame>,
     /// The worker that failed first, if the one at fault has not failed.
@@ -21,7 +21,7 @@ pub struct Failure {
 
 /// The state of a worker when the launch failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum WorkerState {
     /// It had ended by itself.
     Ended(End),
     /// It was stopped by a signal.
@@ -41,9 +41,9 @@ pub struct Unmet {
     pub waiting: usize,
 }
 
-impl State {
+impl WorkerState {
     fn has_failed(self) -> bool {
-        matches!(self, State::Ended(end) if end != End::Status(0))
+        matches!(self, WorkerState::Ended(end) if end != End::Status(0))
     }
 }
 
@@ -51,22 +51,22 @@ impl Failure {
     /// Returns how the worker ended that the status of the launch is of.
     pub fn end(&self) -> Option<End> {
         match (self.state, self.first) {
-            (State::Ended(end), None) => Some(end),
+            (WorkerState::Ended(end), None) => Some(end),
             (_, first) => first.map(|first| first.end),
         }
     }
 
-    pub(super) fn new(worker: usize, pid: i32, state: State, blame: Option<Blame>, first: Ended) -> Failure {
+    pub(super) fn new(worker: usize, pid: i32, state: WorkerState, blame: Option<Blame>, first: Ended) -> Failure {
         Failure { worker, pid, state, blame, first: Some(first).filter(|_| !state.has_failed()) }
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for WorkerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            State::Ended(end) => write!(f, "{end}"),
-            State::Stopped => f.write_str("stopped"),
-            State::Running => f.write_str("still ran"),
+            WorkerState::Ended(end) => write!(f, "{end}"),
+            WorkerState::Stopped => f.write_str("stopped"),
+            WorkerState::Running => f.write_str("still ran"),
         }
     }
 }
@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
         let Failure { worker, pid, state, blame, first } = self;
         write!(f, "worker {worker} (pid {pid}): ")?;
         match (state, blame) {
-            (State::Ended(End::Status(0)), Some(Blame::Left)) => {
+            (WorkerState::Ended(End::Status(0)), Some(Blame::Left)) => {
                 write!(f, "left with status 0 before a call of the others")?;
             }
             (state, None) => write!(f, "{state}")?,
@@ -119,7 +119,7 @@ mod tests {
     fn a_failure_names_the_worker_at_fault_and_the_first_failed_worker() {
         let first = Ended { worker: 0, pid: 4427, end: End::Status(1) };
         let of = |state, blame| Failure::new(1, 4428, state, blame, first);
-        let [done, failed, killed] = [End::Status(0), End::Status(3), End::Signal(9)].map(State::Ended);
+        let [done, failed, killed] = [End::Status(0), End::Status(3), End::Signal(9)].map(WorkerState::Ended);
         let also = "; worker 0 (pid 4427): exit status 1";
         for (failure, text, end) in [
             (of(failed, None), "exit status 3".to_owned(), End::Status(3)),
@@ -128,12 +128,12 @@ mod tests {
             (of(done, Some(Blame::Left)), format!("left with status 0 before a call of the others{also}"), first.end),
             (of(done, Some(Blame::Failed)), format!("exit status 0; named by the others: it failed{also}"), first.end),
             (
-                of(State::Stopped, Some(Blame::Missing)),
+                of(WorkerState::Stopped, Some(Blame::Missing)),
                 format!("stopped; named by the others: it did not come before a deadline{also}"),
                 first.end,
             ),
             (
-                of(State::Running, Some(Blame::Left)),
+                of(WorkerState::Running, Some(Blame::Left)),
                 format!("still ran; named by the others: it left before a call of theirs{also}"),
                 first.end,
             ),

@@ -16,7 +16,7 @@
 //! 1. *Running.* Lasts until all workers have ended, one has failed (without `keep_going`) or the
 //!    time is up. Signals are forwarded to all workers.
 //! 2. *Awaiting.* A worker has failed with an error that names another worker, which still runs.
-//!    That one has [`GRACE`] to end by executable, so that its own failure is seen. Left out with
+//!    That one has [`GRACE`] to end by itself, so that its own failure is seen. Left out with
 //!    `keep_going`, and for a worker that is stopped.
 //! 3. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
 //!    `SIGKILL`.
@@ -38,7 +38,7 @@ mod failure;
 mod restart;
 mod supervisor;
 
-pub use failure::{Failure, State, Unmet};
+pub use failure::{Failure, Unmet, WorkerState};
 pub use profile::Profiled;
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, Ended, become_worker};
@@ -70,7 +70,7 @@ const FAILED: i32 = 125;
 /// of its port.
 const FILES_OF_WORKER: usize = 4;
 
-/// The files that the launcher has open for executable, and for the start of a worker.
+/// The files that the launcher has open for itself, and for the start of a worker.
 const FILES_OF_LAUNCHER: usize = 32;
 
 /// The status of a launch whose time was up. The command `timeout` uses the same.

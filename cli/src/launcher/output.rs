@@ -78,7 +78,7 @@ impl Stream {
 enum Given {
     /// The outputs of a further worker.
     Streams(Vec<Stream>),
-    /// Lines of the launcher executable, for standard error.
+    /// Lines of the launcher itself, for standard error.
     Words(String),
 }
 

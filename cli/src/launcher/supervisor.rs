@@ -3,7 +3,7 @@
 use super::{
     Event, GRACE, Launch, Outcome, Report, StartError,
     cluster::Cluster,
-    failure::{Failure, State, Unmet},
+    failure::{Failure, Unmet, WorkerState},
     inbox::{Inbox, Named},
     next,
     output::Feed,
@@ -266,10 +266,10 @@ impl<'l> Supervisor<'l> {
         }
         let named = self.culprit.map_or(first.worker, |named| named.worker);
         let (pid, state) = match named == first.worker {
-            true => (first.pid, State::Ended(first.end)),
+            true => (first.pid, WorkerState::Ended(first.end)),
             false => (self.workers[named].pid(), state_of(&self.workers[named])),
         };
-        self.awaited = (state == State::Running).then_some(pid);
+        self.awaited = (state == WorkerState::Running).then_some(pid);
         let blame = self.culprit.map(|named| named.blame);
         self.report.outcome = Outcome::Failed(Failure::new(named, pid, state, blame, first));
     }
@@ -414,11 +414,11 @@ impl<'l> Supervisor<'l> {
     }
 }
 
-fn state_of(worker: &Worker) -> State {
+fn state_of(worker: &Worker) -> WorkerState {
     match worker.end {
-        Some(end) => State::Ended(end),
-        None if process_state(worker.pid().unsigned_abs()) == ProcessState::Stopped => State::Stopped,
-        None => State::Running,
+        Some(end) => WorkerState::Ended(end),
+        None if process_state(worker.pid().unsigned_abs()) == ProcessState::Stopped => WorkerState::Stopped,
+        None => WorkerState::Running,
     }
 }
 

@@ -109,7 +109,7 @@ impl Soak {
     /// The first failure. No process is left.
     pub fn run(&self, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let (sender, events) = mpsc::channel();
-        State::new(self, executable::command, sender).run(&events, tell)
+        SoakRun::new(self, executable::command, sender).run(&events, tell)
     }
 }
 
@@ -135,7 +135,7 @@ struct Wait {
 /// Makes the command that starts a process of this program.
 type Starter = fn() -> io::Result<Command>;
 
-struct State<'s> {
+struct SoakRun<'s> {
     soak: &'s Soak,
     consonance: Starter,
     sender: Sender<Event>,
@@ -158,9 +158,9 @@ struct State<'s> {
     progress: Progress,
 }
 
-impl<'s> State<'s> {
-    fn new(soak: &'s Soak, consonance: Starter, sender: Sender<Event>) -> State<'s> {
-        State {
+impl<'s> SoakRun<'s> {
+    fn new(soak: &'s Soak, consonance: Starter, sender: Sender<Event>) -> SoakRun<'s> {
+        SoakRun {
             soak,
             consonance,
             sender,
@@ -252,7 +252,7 @@ impl<'s> State<'s> {
     }
 
     /// Notes that the process with this number no longer waits for a stopped one: it has an error,
-    /// or is gone. If it is stopped executable, it had its error before.
+    /// or is gone. If it is stopped itself, it had its error before.
     fn gave_up(&mut self, number: u64) {
         self.waits.iter_mut().for_each(|wait| _ = wait.others.remove(&number));
         let over =
@@ -451,7 +451,7 @@ mod tests {
         let soak = Soak { plan, time: Duration::ZERO, round: 1 };
         let (sender, _events) = mpsc::channel();
         // Any program that does not end by itself.
-        let mut state = State::new(&soak, || Ok(Command::new("yes")), sender);
+        let mut state = SoakRun::new(&soak, || Ok(Command::new("yes")), sender);
         state.start(0).unwrap_or_else(|failure| panic!("{}", failure.what));
         state.find(1).expect("started").stop();
         state.waits.push(Wait { stopped: 1, others: HashSet::from([2]) });

@@ -89,7 +89,7 @@ impl Worker {
         });
         // Reports a panic on any thread, including the threads that calls start.
         panic::set_hook(Box::new(|panic| tell(&Told::Wrong(0, panic.to_string()))));
-        let mut state = State { plan: self.plan, index: self.index, round: self.round, bytes: 0, told: None, stop };
+        let mut state = Progress { plan: self.plan, index: self.index, round: self.round, bytes: 0, told: None, stop };
         if let Err(wrong) = self.rounds(&mut state) {
             tell(&Told::Wrong(state.round, wrong));
             // The process stays for inspection until the parent kills it.
@@ -101,7 +101,7 @@ impl Worker {
         0
     }
 
-    fn rounds(&self, state: &mut State) -> Result<(), String> {
+    fn rounds(&self, state: &mut Progress) -> Result<(), String> {
         let mut group = self.join().map_err(|error| error.to_string())?;
         loop {
             tell(&Told::Formed);
@@ -122,7 +122,7 @@ impl Worker {
     }
 }
 
-struct State {
+struct Progress {
     plan: Plan,
     index: usize,
     round: u64,
@@ -132,7 +132,7 @@ struct State {
     stop: Arc<AtomicBool>,
 }
 
-impl State {
+impl Progress {
     /// Makes calls until the group ends. Returns true if the soak ends instead.
     fn until_lost(&mut self, mut ranks: Vec<Communicator>) -> Result<bool, String> {
         loop {

@@ -1,6 +1,6 @@
 //! The functions by which a test controls the library.
 
-use crate::{plan::Plan, state};
+use crate::{objects, plan::Plan};
 use std::{
     ffi::{CStr, c_char, c_int},
     slice,
@@ -17,7 +17,7 @@ pub unsafe extern "C" fn consonance_fake_configure(text: *const c_char) -> c_int
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_string_lossy().parse::<Plan>() {
         Ok(plan) => {
-            state::configure(plan);
+            objects::configure(plan);
             0
         }
         Err(_) => 1,
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn consonance_fake_configure(text: *const c_char) -> c_int
 /// The buffer has room for `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn consonance_fake_report(buffer: *mut u8, bytes: usize) -> usize {
-    let report = state::report();
+    let report = objects::report();
     let written = report.len().min(bytes);
     if written > 0 {
         // SAFETY: by the caller's promise.

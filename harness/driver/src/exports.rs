@@ -3,8 +3,8 @@
 use crate::{
     event::Event,
     machine::Machine,
+    objects::{Objects, call},
     pinned::Pinned,
-    state::{State, call},
     work::{Stream, Work},
 };
 use consonance_kernels::{
@@ -74,7 +74,7 @@ unsafe fn give<T>(to: *mut T, value: T) -> Result<(), CUresult> {
 }
 
 /// Returns the device of this number.
-fn device(state: &State, device: CUdevice) -> Result<usize, CUresult> {
+fn device(state: &Objects, device: CUdevice) -> Result<usize, CUresult> {
     if !state.is_initialized {
         return Err(CUresult::NOT_INITIALIZED);
     }
@@ -174,7 +174,7 @@ exports! {
     fn cuDevicePrimaryCtxRetain(state, context: *mut CUcontext, number: CUdevice) {
         let number = device(state, number)?;
         // SAFETY: by the caller's promise.
-        unsafe { give(context, CUcontext(State::context_of(number) as *mut c_void))? };
+        unsafe { give(context, CUcontext(Objects::context_of(number) as *mut c_void))? };
         *state.retained.entry(number).or_default() += 1;
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! [`INTERPRETER`](consonance_kernels::cuda::INTERPRETER).
 //!
 //! `exports.rs` has the driver's functions, and `control.rs` those by which a test controls them.
-//! A [`Plan`] says which calls fail and which work is late. `state.rs` has the objects that are
+//! A [`Plan`] says which calls fail and which work is late. `objects.rs` has the objects that are
 //! alive; a call that a program with a real driver must not make is noted there as *misuse*.
 //! `work.rs` has what streams have to do. Work is not done when it is enqueued but when the stream
 //! is asked, so that memory which was freed too early is no longer there.
@@ -16,7 +16,7 @@ mod machine;
 mod pinned;
 mod event;
 mod work;
-mod state;
+mod objects;
 pub mod exports;
 pub mod control;
 

@@ -26,7 +26,7 @@ pub(crate) enum Work {
 }
 
 /// The means that work needs.
-pub(crate) struct Place<'s> {
+pub(crate) struct Resources<'s> {
     pub(crate) machine: &'s mut Machine,
     pub(crate) pinned: &'s BTreeMap<usize, Pinned>,
     pub(crate) events: &'s mut BTreeMap<u64, Event>,
@@ -50,7 +50,7 @@ impl Stream {
     ///
     /// # Errors
     /// What is wrong with a piece of work. The work after it is not done.
-    pub(crate) fn query(&mut self, place: &mut Place<'_>) -> Result<bool, String> {
+    pub(crate) fn query(&mut self, place: &mut Resources<'_>) -> Result<bool, String> {
         if self.work.is_empty() {
             return Ok(true);
         }
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-impl Place<'_> {
+impl Resources<'_> {
     fn act(&mut self, work: &Work) -> Result<(), String> {
         match work {
             &Work::Write { from, to, bytes } => {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What becomes of the messages that a rank sends.
+/// The fate of the messages that a rank sends.
 #[derive(Clone)]
 enum Sends {
     /// They are counted.
@@ -164,7 +164,7 @@ fn a_late_rank_is_named_by_every_rank_at_any_place_of_the_tree() {
 /// Rank 4 of 8 has the descriptors of ranks 5 to 7. It ends before it greets, before it sends its
 /// own descriptor, between two of theirs, and before the verdict for each of them.
 #[test]
-fn a_rank_that_ends_with_descriptors_of_others_is_named_by_all() {
+fn a_rank_ending_with_descriptors_of_others_is_named_by_all() {
     for number in 1..=8 {
         let ends = |rank| (rank == 4).then_some(Sends::Until(number));
         let begin = Instant::now();

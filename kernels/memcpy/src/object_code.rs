@@ -18,7 +18,7 @@ use std::{
 
 /// A place that calls `memcpy` for more than [`MOST`] bytes, or for any number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct CallSite {
     /// The file in the folder of sources.
     pub file: String,
     /// The function; what is derived may be in none.
@@ -35,7 +35,7 @@ pub struct Place {
 ///
 /// # Panics
 /// If there is no build.
-pub fn places(name: &str, sources: &str) -> io::Result<BTreeSet<Place>> {
+pub fn places(name: &str, sources: &str) -> io::Result<BTreeSet<CallSite>> {
     let program = env::current_exe()?;
     let builds = fs::read_dir(program.parent().expect("a folder"))?.map(|entry| entry.map(|entry| entry.path()));
     let builds = builds.collect::<io::Result<Vec<_>>>()?.into_iter().filter(|path| {
@@ -66,7 +66,7 @@ pub fn places(name: &str, sources: &str) -> io::Result<BTreeSet<Place>> {
         let above: Vec<&str> = text.lines().take(line).collect();
         let name = above.into_iter().rev().filter(|line| !line.contains("//")).find_map(|line| line.split_once("fn "));
         let name = name.and_then(|(_, name)| name.split(|c: char| !c.is_alphanumeric() && c != '_').next());
-        Ok(Place { file, function: name.unwrap_or_default().to_owned(), line })
+        Ok(CallSite { file, function: name.unwrap_or_default().to_owned(), line })
     };
     own.map(named).collect()
 }

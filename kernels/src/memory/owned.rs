@@ -23,11 +23,11 @@ pub struct HostMemory {
     start: NonNull<u8>,
     count: usize,
     dtype: DType,
-    place: Place,
+    place: Storage,
 }
 
 /// The memory that holds the elements.
-enum Place {
+enum Storage {
     /// An allocation, if there are elements.
     Allocated,
     Pages {
@@ -70,7 +70,7 @@ impl HostMemory {
         // every dtype.
         unsafe {
             let memory = HostMemory::try_uninit(dtype, count)?;
-            if let Place::Allocated | Place::Pages { are_used: true, .. } = memory.place {
+            if let Storage::Allocated | Storage::Pages { are_used: true, .. } = memory.place {
                 memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
             }
             Ok(memory)
@@ -95,9 +95,9 @@ impl HostMemory {
         unsafe {
             let memory = HostMemory::try_uninit(dtype, count)?;
             match (&memory.place, dtype.class()) {
-                (Place::Pages { .. }, Class::Signed | Class::Unsigned | Class::Float) => {}
-                (Place::Pages { .. }, Class::Bool)
-                | (Place::Allocated | Place::Vec { .. } | Place::Block { .. } | Place::Foreign { .. }, _) => {
+                (Storage::Pages { .. }, Class::Signed | Class::Unsigned | Class::Float) => {}
+                (Storage::Pages { .. }, Class::Bool)
+                | (Storage::Allocated | Storage::Vec { .. } | Storage::Block { .. } | Storage::Foreign { .. }, _) => {
                     memory.start.as_ptr().write_bytes(0, memory.as_buf().bytes());
                 }
             }
@@ -121,17 +121,17 @@ impl HostMemory {
     pub(crate) unsafe fn try_uninit(dtype: DType, count: usize) -> io::Result<HostMemory> {
         let layout = Self::layout(dtype, count).ok_or(io::ErrorKind::OutOfMemory)?;
         let (start, place) = match layout.size() {
-            0 => (NonNull::<u64>::dangling().cast(), Place::Allocated),
+            0 => (NonNull::<u64>::dangling().cast(), Storage::Allocated),
             // SAFETY: the layout's size is not zero.
             1..LARGE_BYTES => match NonNull::new(unsafe { alloc(layout) }) {
-                Some(start) => (start, Place::Allocated),
+                Some(start) => (start, Storage::Allocated),
                 None => return Err(io::ErrorKind::OutOfMemory.into()),
             },
             bytes => {
                 let used = Pages::used(bytes);
                 let are_used = used.is_some();
                 let mut pages = used.map_or_else(|| Pages::zeroed(bytes), Ok)?;
-                (pages.start(), Place::Pages { _pages: pages, are_used })
+                (pages.start(), Storage::Pages { _pages: pages, are_used })
             }
         };
         Ok(HostMemory { start, count, dtype, place })
@@ -154,7 +154,7 @@ impl HostMemory {
         count: usize,
         owner: Box<dyn Send + Sync>,
     ) -> HostMemory {
-        HostMemory { start, count, dtype, place: Place::Block { _owner: owner } }
+        HostMemory { start, count, dtype, place: Storage::Block { _owner: owner } }
     }
 
     /// Returns `count` elements that lie in memory of another library and are only read, until
@@ -165,18 +165,18 @@ impl HostMemory {
     /// them, and each is a valid element of `dtype`. `start` is aligned for `dtype`, also if there
     /// are none.
     pub unsafe fn foreign(start: NonNull<u8>, dtype: DType, count: usize, owner: Box<dyn Send + Sync>) -> HostMemory {
-        HostMemory { start, count, dtype, place: Place::Foreign { _owner: owner } }
+        HostMemory { start, count, dtype, place: Storage::Foreign { _owner: owner } }
     }
 
     /// Whether the elements may be written: they are not [foreign](HostMemory::foreign).
     pub fn is_writable(&self) -> bool {
-        !matches!(self.place, Place::Foreign { .. })
+        !matches!(self.place, Storage::Foreign { .. })
     }
 
     /// Returns the vector that the elements [came from](HostMemory::from_vec); else the memory
     /// itself.
     pub(crate) fn into_own_vec<T: Element>(self) -> Result<Vec<T>, HostMemory> {
-        let Place::Vec { capacity } = self.place else { return Err(self) };
+        let Storage::Vec { capacity } = self.place else { return Err(self) };
         if self.dtype != T::DTYPE {
             return Err(self);
         }
@@ -192,7 +192,7 @@ impl HostMemory {
         let mut elements = ManuallyDrop::new(elements);
         let (count, capacity) = (elements.len(), elements.capacity());
         let start = NonNull::new(elements.as_mut_ptr()).expect("a vector's address is not null").cast();
-        HostMemory { start, count, dtype: T::DTYPE, place: Place::Vec { capacity } }
+        HostMemory { start, count, dtype: T::DTYPE, place: Storage::Vec { capacity } }
     }
 
     /// Returns the layout of the elements; `None` if they have more bytes than there are addresses.
@@ -227,13 +227,13 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        if let Place::Allocated = self.place
+        if let Storage::Allocated = self.place
             && let Some(layout) = Self::layout(self.dtype, self.count).filter(|layout| layout.size() > 0)
         {
             // SAFETY: allocated in `try_uninit` with this same layout.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
-        if let Place::Vec { capacity } = self.place {
+        if let Storage::Vec { capacity } = self.place {
             macro_rules! free {
                 ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
                     match self.dtype {

@@ -12,8 +12,8 @@
 //! The file has no name. It is freed with the last process that has it, however that process ends.
 //!
 //! Nothing in the segment is trusted. [`Segment::open`] checks that the file is what its peers say.
-//! Every address is computed from values that this process knows itself (`layout/mod.rs`). No reference
-//! is formed to bytes that a peer may write; only atomics are shared by reference.
+//! Every address is computed from values that this process knows itself (`layout/mod.rs`). No
+//! reference is formed to bytes that a peer may write; only atomics are shared by reference.
 //!
 //! New pages are zero, so all bits zero are a valid new head, rank record and call log.
 

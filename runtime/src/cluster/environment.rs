@@ -1,6 +1,6 @@
 //! The group of a process whose launcher says in the environment who it is.
 
-use super::{number, place::Job, process_environment};
+use super::{number, process_environment, roster::Job};
 use crate::{
     Error, ProcessGroup, ProcessGroupBuilder, Result, SlurmClusterResolver, TfConfigClusterResolver, UniqueId,
 };

@@ -18,7 +18,7 @@ mod role;
 #[cfg(target_os = "linux")]
 pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
-mod place;
+mod roster;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 #[cfg(target_os = "linux")]

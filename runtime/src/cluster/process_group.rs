@@ -1,6 +1,6 @@
 //! Groups of processes that share memory on one host: how they form, and form again after a loss.
 
-use super::place::{Job, Place};
+use super::roster::{Job, Roster};
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
     comm::{options, report::Processes},
@@ -64,7 +64,7 @@ const TELLS_CURE: Duration = Duration::from_secs(10);
 /// ```
 pub struct ProcessGroup {
     options: ProcessGroupBuilder,
-    place: Place,
+    place: Roster,
     meeting: Arc<Mutex<Meeting>>,
     generation: Arc<Generation>,
     communicators: Vec<Communicator>,
@@ -306,7 +306,7 @@ impl ProcessGroupBuilder {
         &self,
         call: &'static str,
         meeting: &Arc<Mutex<Meeting>>,
-        place: &Place,
+        place: &Roster,
         wait_for_replacements: Duration,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
         options::settle(call)?;

@@ -177,7 +177,7 @@ impl SlurmBuilder {
     }
 
     /// Divides the tasks among the jobs. Also returns the job and index of `rank`.
-    fn divided(&self, places: &[Place<'_>], rank: usize) -> Result<(ClusterSpec, Option<(String, usize)>)> {
+    fn divided(&self, places: &[TaskPlacement<'_>], rank: usize) -> Result<(ClusterSpec, Option<(String, usize)>)> {
         let mut jobs = self.jobs.clone().unwrap_or_else(|| vec![("worker".to_owned(), places.len())]);
         jobs.sort();
         let requested = total(&jobs);
@@ -219,24 +219,26 @@ impl SlurmBuilder {
 }
 
 /// The placement of a task: its node, and the number of the node's tasks before it.
-struct Place<'a> {
+struct TaskPlacement<'a> {
     node: usize,
     host: &'a str,
     local: usize,
 }
 
 /// Returns the placements of all tasks, in their order.
-fn places(hosts: &[(String, usize)]) -> Result<Vec<Place<'_>>> {
+fn places(hosts: &[(String, usize)]) -> Result<Vec<TaskPlacement<'_>>> {
     let tasks = total(hosts);
     if tasks > MAX_TASKS {
         return Err(Error::invalid(CALL, "tasks_per_node", format!("at most {MAX_TASKS} in all"), tasks.to_string()));
     }
     let nodes = hosts.iter().enumerate();
-    Ok(nodes.flat_map(|(node, (host, tasks))| (0..*tasks).map(move |local| Place { node, host, local })).collect())
+    Ok(nodes
+        .flat_map(|(node, (host, tasks))| (0..*tasks).map(move |local| TaskPlacement { node, host, local }))
+        .collect())
 }
 
 /// Checks that Slurm has placed the tasks node by node.
-fn check_order(environment: &impl Fn(&str) -> Option<String>, rank: usize, own: &Place<'_>) -> Result<()> {
+fn check_order(environment: &impl Fn(&str) -> Option<String>, rank: usize, own: &TaskPlacement<'_>) -> Result<()> {
     for (name, ours) in [("SLURM_NODEID", own.node), ("SLURM_LOCALID", own.local)] {
         if let Some(text) = environment(name)
             && number(CALL, name, &text)? != ours

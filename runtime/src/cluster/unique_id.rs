@@ -67,7 +67,7 @@ impl UniqueId {
 
     fn of(own: [u8; 16]) -> Result<UniqueId> {
         let mut bytes = [0; UniqueId::BYTES];
-        let parts = [&MAGIC[..], &own, &Place::here()?.bytes()].concat();
+        let parts = [&MAGIC[..], &own, &Origin::here()?.bytes()].concat();
         bytes[..parts.len()].copy_from_slice(&parts);
         Ok(UniqueId(bytes))
     }
@@ -107,8 +107,8 @@ impl UniqueId {
 
     /// Checks that the id was made where this process, of `rank`, is.
     pub(crate) fn check_here(&self, rank: usize) -> Result<()> {
-        let here = Place::here()?;
-        let there = Place::of(&self.0[PLACE..]);
+        let here = Origin::here()?;
+        let there = Origin::of(&self.0[PLACE..]);
         let differs = |what: &str, expected: String, found: String| {
             let argument = format!("id of rank {rank}, {what}");
             Err(Error::invalid(CALL, argument, format!("{expected}, where this process is"), found))
@@ -130,7 +130,7 @@ impl UniqueId {
 }
 
 /// The place where an id was made: processes in different places cannot share memory.
-struct Place {
+struct Origin {
     /// The id of the running system.
     boot: [u8; 16],
     network: u64,
@@ -138,8 +138,8 @@ struct Place {
     layout: u64,
 }
 
-impl Place {
-    fn here() -> Result<Place> {
+impl Origin {
+    fn here() -> Result<Origin> {
         let asked = |path: &str| {
             let what = format!("read {path}");
             move |source| Error::system(what, source)
@@ -152,7 +152,7 @@ impl Place {
         let network = fs::metadata(path).map_err(asked(path))?.ino();
         let path = "/proc/self";
         let user = fs::metadata(path).map_err(asked(path))?.uid().into();
-        Ok(Place { boot, network, user, layout: Segment::LAYOUT })
+        Ok(Origin { boot, network, user, layout: Segment::LAYOUT })
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -160,10 +160,10 @@ impl Place {
         [&self.boot[..], words.as_flattened()].concat()
     }
 
-    fn of(bytes: &[u8]) -> Place {
+    fn of(bytes: &[u8]) -> Origin {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let boot = bytes[..16].try_into().expect("16 bytes");
-        Place { boot, network: word(16), user: word(24), layout: word(32) }
+        Origin { boot, network: word(16), user: word(24), layout: word(32) }
     }
 
     fn boot(&self) -> String {

@@ -75,7 +75,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn epoch(&self, epoch: u64) -> DistributedIterator<E> {
-        let source = Source { inner: self.0.clone(), state: State::Closed { epoch }, reader: None };
+        let source = Source { inner: self.0.clone(), state: Reading::Closed { epoch }, reader: None };
         let is_small = self.0.dataset.copied_bytes().is_some_and(|bytes| bytes <= COPIED_BYTES);
         let feed = match self.0.prefetch {
             _ if is_small => Feed::Here(source),
@@ -343,12 +343,12 @@ fn read_ahead<E: Nest + Clone + Send + 'static>(mut source: Source<E>, batches: 
 /// The steps of the data set, up to the first error.
 struct Source<E> {
     inner: Arc<Inner<E>>,
-    state: State<E>,
+    state: Reading<E>,
     /// Alive while the iterator of a thread that reads ahead exists. `None` if there is no thread.
     reader: Option<Weak<()>>,
 }
 
-enum State<E> {
+enum Reading<E> {
     Closed { epoch: u64 },
     Open(Steps<E>),
     Ended,
@@ -358,11 +358,11 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
     type Item = Result<PerReplica<E>>;
 
     fn next(&mut self) -> Option<Result<PerReplica<E>>> {
-        let state = std::mem::replace(&mut self.state, State::Ended);
+        let state = std::mem::replace(&mut self.state, Reading::Ended);
         let inner = &self.inner;
         let step = || {
             let mut steps = match state {
-                State::Closed { epoch } => {
+                Reading::Closed { epoch } => {
                     let elements = inner.dataset.iterate(epoch)?;
                     let reader = self.reader.clone();
                     // Checked at each element, because any number of elements without rows make no
@@ -370,8 +370,8 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
                     let wanted = move |_: &_| reader.as_ref().is_none_or(|reader| reader.strong_count() > 0);
                     Steps::new(Box::new(elements.take_while(wanted)), inner.share.clone())
                 }
-                State::Open(steps) => steps,
-                State::Ended => return Ok(None),
+                Reading::Open(steps) => steps,
+                Reading::Ended => return Ok(None),
             };
             Ok(steps.next().transpose()?.map(|step| (step, steps)))
         };
@@ -380,7 +380,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for Source<E> {
         let step = panics::catch(step).unwrap_or_else(panicked);
         match step {
             Ok(Some((step, steps))) => {
-                self.state = State::Open(steps);
+                self.state = Reading::Open(steps);
                 Some(Ok(step))
             }
             Ok(None) => None,

@@ -10,11 +10,11 @@ use std::{
 /// The board of a run: replicas of this process leave arguments on it, and the merge function
 /// leaves its results. A clone is the same board.
 #[derive(Clone)]
-pub(crate) struct MergeBoard(Arc<[Place]>);
+pub(crate) struct MergeBoard(Arc<[ReplicaSlot]>);
 
 /// The place of a replica. All are one allocation.
 #[derive(Default)]
-struct Place {
+struct ReplicaSlot {
     left: Mutex<Option<Box<dyn Any + Send>>>,
     /// The number of merge functions that have ended, at the place of the first replica.
     merges: Mutex<usize>,
@@ -37,7 +37,7 @@ impl Drop for Merging<'_> {
 
 impl MergeBoard {
     pub(crate) fn new(replicas: usize) -> MergeBoard {
-        MergeBoard((0..replicas).map(|_| Place::default()).collect())
+        MergeBoard((0..replicas).map(|_| ReplicaSlot::default()).collect())
     }
 
     pub(super) fn merges(&self) -> MutexGuard<'_, usize> {

@@ -14,14 +14,14 @@ thread_local! {
 /// The replicas that a thread runs: several, if a merge function runs a strategy.
 struct Stack {
     /// Kept between runs, so that a run allocates nothing here.
-    places: Vec<Rc<Place>>,
+    places: Vec<Rc<ContextSlot>>,
     /// The places in use, from the first.
     running: usize,
 }
 
 /// A place for the context of a replica that the thread runs.
 #[derive(Default)]
-struct Place {
+struct ContextSlot {
     context: RefCell<Option<ReplicaContext<'static>>>,
     /// The functions that ran here.
     runs: Cell<u64>,
@@ -75,7 +75,7 @@ pub fn current_replica() -> Option<ReplicaHandle> {
 /// ```
 #[derive(Clone)]
 pub struct ReplicaHandle {
-    place: Rc<Place>,
+    place: Rc<ContextSlot>,
     /// The function of the replica, among those that ran at the place.
     run: u64,
     id: usize,
@@ -84,7 +84,7 @@ pub struct ReplicaHandle {
 
 impl ReplicaHandle {
     /// Returns the handle of the replica that runs at a place.
-    fn of(place: &Rc<Place>) -> ReplicaHandle {
+    fn of(place: &Rc<ContextSlot>) -> ReplicaHandle {
         let context = place.context();
         let (id, replicas) = (context.replica_id_in_sync_group(), context.num_replicas_in_sync());
         ReplicaHandle { place: place.clone(), run: place.runs.get(), id, replicas }
@@ -123,7 +123,7 @@ impl fmt::Debug for ReplicaHandle {
     }
 }
 
-impl Place {
+impl ContextSlot {
     fn context(&self) -> Ref<'_, ReplicaContext<'static>> {
         Ref::map(self.context.borrow(), |context| context.as_ref().expect("there while the function runs"))
     }
@@ -131,7 +131,7 @@ impl Place {
 
 /// A replica whose function this thread runs. Its handles have no context any more when it is
 /// dropped.
-pub(crate) struct Running(Rc<Place>);
+pub(crate) struct Running(Rc<ContextSlot>);
 
 impl Running {
     pub(crate) fn new(context: ReplicaContext<'static>) -> Running {

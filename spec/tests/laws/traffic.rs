@@ -63,9 +63,9 @@ fn called(kind: Kind, counts: &[usize], root: usize) -> Called {
         Kind::Barrier | Kind::Split | Kind::Extension(_) => vec![Vec::new(); ranks],
     };
     let place = |rank| match rank {
-        _ if rank == root => Place::Root,
-        _ if rank == receiver => Place::Receiver,
-        _ => Place::Other,
+        _ if rank == root => Position::Root,
+        _ if rank == receiver => Position::Receiver,
+        _ => Position::Other,
     };
     let own = |rank: usize| if kind == Kind::AllToAll { pairs[rank][rank] } else { counts[rank] };
     let data = |rank| Data { kind, ranks, place: place(rank), whole, own: own(rank), in_place: false };

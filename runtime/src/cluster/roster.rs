@@ -20,7 +20,7 @@ pub(super) enum Job {
 }
 
 /// The place of this process among those of its job.
-pub(super) struct Place {
+pub(super) struct Roster {
     /// The names of all processes of the job, with their addresses.
     pub(super) tasks: Vec<String>,
     pub(super) own: usize,
@@ -34,7 +34,7 @@ impl Job {
     }
 
     /// Returns the place of this process.
-    pub(super) fn place(&self) -> Result<Place> {
+    pub(super) fn place(&self) -> Result<Roster> {
         match self {
             Job::Cluster(resolver) => {
                 let role = Role::of(CALL, &**resolver)?;
@@ -44,7 +44,7 @@ impl Job {
                     true => vec![format!("process {}", std::process::id())],
                     false => role.workers().iter().map(|(task, address)| format!("{task} ({address})")).collect(),
                 };
-                Ok(Place { own: role.worker(), digest: job_digest(&tasks), tasks })
+                Ok(Roster { own: role.worker(), digest: job_digest(&tasks), tasks })
             }
             &Job::Id { ref id, rank, size, .. } => {
                 if rank >= size {
@@ -57,13 +57,13 @@ impl Job {
                 }
                 id.check_here(rank)?;
                 let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();
-                Ok(Place { own: rank, digest: id.digest(), tasks })
+                Ok(Roster { own: rank, digest: id.digest(), tasks })
             }
         }
     }
 }
 
-impl Place {
+impl Roster {
     /// Returns the name of this process's task.
     pub(super) fn own_task(&self) -> &str {
         &self.tasks[self.own]

@@ -5,7 +5,7 @@ use crate::{
     machine::{Kernel, Machine, Program},
     pinned::Pinned,
     plan::Plan,
-    work::{Place, Stream, Work},
+    work::{Resources, Stream, Work},
 };
 use consonance_kernels::cuda::sys::CUresult;
 use std::{
@@ -25,7 +25,7 @@ const HANDLES: u64 = 0x10;
 /// The handle of the first device's context, and the distance to the next.
 const CONTEXTS: u64 = 0xc0_0000;
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<Objects>> = Mutex::new(None);
 
 thread_local! {
     /// The contexts that the thread has entered.
@@ -33,7 +33,7 @@ thread_local! {
 }
 
 /// The objects that are alive.
-pub(crate) struct State {
+pub(crate) struct Objects {
     pub(crate) plan: Plan,
     calls: BTreeMap<&'static str, u64>,
     /// The copies to the host so far.
@@ -55,9 +55,9 @@ pub(crate) struct State {
 }
 
 /// Calls a function of the driver: fails if the [`Plan`] says so, or does the work.
-pub(crate) fn call(symbol: &'static str, work: impl FnOnce(&mut State) -> Result<(), CUresult>) -> CUresult {
+pub(crate) fn call(symbol: &'static str, work: impl FnOnce(&mut Objects) -> Result<(), CUresult>) -> CUresult {
     let mut guard = lock();
-    let state = guard.get_or_insert_with(State::from_environment);
+    let state = guard.get_or_insert_with(Objects::from_environment);
     let call = state.calls.entry(symbol).or_default();
     *call += 1;
     let fails = state.plan.fail.iter().find(|fail| fail.symbol == symbol && fail.call == *call);
@@ -77,23 +77,23 @@ pub(crate) fn call(symbol: &'static str, work: impl FnOnce(&mut State) -> Result
 
 /// Begins again with this plan. Objects that are alive are forgotten.
 pub(crate) fn configure(plan: Plan) {
-    *lock() = Some(State::new(plan));
+    *lock() = Some(Objects::new(plan));
     ENTERED.with_borrow_mut(Vec::clear);
 }
 
 /// Returns what is alive, how often each function was called, misuse and the error of work: a line
 /// each.
 pub(crate) fn report() -> String {
-    lock().get_or_insert_with(State::from_environment).to_string()
+    lock().get_or_insert_with(Objects::from_environment).to_string()
 }
 
-fn lock() -> MutexGuard<'static, Option<State>> {
+fn lock() -> MutexGuard<'static, Option<Objects>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
-    fn new(plan: Plan) -> State {
-        State {
+impl Objects {
+    fn new(plan: Plan) -> Objects {
+        Objects {
             plan,
             calls: BTreeMap::new(),
             copies: 0,
@@ -111,10 +111,10 @@ impl State {
         }
     }
 
-    fn from_environment() -> State {
+    fn from_environment() -> Objects {
         let text = env::var(VARIABLE).unwrap_or_default();
         let plan = text.parse();
-        let mut state = State::new(plan.clone().unwrap_or_default());
+        let mut state = Objects::new(plan.clone().unwrap_or_default());
         state.misuse.extend(plan.err().map(|why| format!("{VARIABLE}: {why}")));
         state
     }
@@ -145,7 +145,7 @@ impl State {
     }
 
     pub(crate) fn push_context(&mut self, context: u64) -> Result<(), CUresult> {
-        let is_retained = |(&device, &count): (&usize, &u64)| State::context_of(device) == context && count > 0;
+        let is_retained = |(&device, &count): (&usize, &u64)| Objects::context_of(device) == context && count > 0;
         if !self.retained.iter().any(is_retained) {
             return self.misused("entered a context that is not retained", CUresult::INVALID_CONTEXT);
         }
@@ -182,7 +182,7 @@ impl State {
             return Ok(false);
         }
         let (machine, pinned, events) = (&mut self.machine, &self.pinned, &mut self.events);
-        let mut place = Place { machine, pinned, events, seed: self.plan.seed };
+        let mut place = Resources { machine, pinned, events, seed: self.plan.seed };
         object.query(&mut place).map_err(|why| {
             self.fault = Some((CUresult::ILLEGAL_ADDRESS, why));
             CUresult::ILLEGAL_ADDRESS
@@ -202,7 +202,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "contexts {}", self.retained.values().sum::<u64>())?;
         writeln!(f, "memory {}", self.machine.allocations())?;
