@@ -211,7 +211,7 @@ pub(crate) fn survives(words: &[&str]) -> Result<()> {
     let strategy = MultiWorkerMirroredStrategy::builder(resolver)
         .replicas(round.replicas)
         .options(CommunicationOptions::new().timeout(driver::LONG)?)
-        .meeting(|group| group.staging_bytes(256 << 10).timeout(driver::LONG / 2))
+        .meeting(|group| group.staging_bytes(8 << 10).timeout(driver::LONG / 2))
         .build()?;
     let things = Things::new(&strategy)?;
     let mut state = (0, 0);

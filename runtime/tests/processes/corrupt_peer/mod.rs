@@ -26,8 +26,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The staging bytes of a rank: the minimum, so that larger data take several windows.
-const STAGING_BYTES: usize = 256 << 10;
+/// The staging bytes of a rank: few, so that data of some KiB take several windows.
+const STAGING_BYTES: usize = 8 << 10;
 
 /// Minimum number of rounds: each field has two turns.
 const ROUNDS: usize = 240;
