@@ -19,8 +19,9 @@ enum Event {
     Synchronized,
 }
 
-/// The engine of one rank. It enqueues each all-reduce and barrier, and changes no data.
-/// `synchronize` waits until the test lets the device finish.
+/// The engine of one rank. It enqueues each all-reduce and barrier, and changes no data. A
+/// broadcast fails after a part of it is enqueued. `synchronize` waits until the test lets the
+/// device finish.
 struct Enqueues {
     events: mpsc::Sender<Event>,
     finish: mpsc::Receiver<Result<()>>,
@@ -53,11 +54,14 @@ impl Engine for Enqueues {
     }
 
     fn execute(&mut self, call: Call<'_>, _: &Signature, _: Kind) -> Result<(), Failure> {
-        if let Call::AllReduce { .. } | Call::Barrier = call {
+        if let Call::AllReduce { .. } | Call::Barrier | Call::Broadcast { .. } = call {
             self.enqueued += 1;
             self.events.send(Event::Enqueued).unwrap();
         }
-        Ok(())
+        match call {
+            Call::Broadcast { .. } => Err(failed().into()),
+            _ => Ok(()),
+        }
     }
 
     fn synchronize(&mut self) -> Result<()> {
@@ -121,6 +125,31 @@ fn a_pending_call_is_finished_after_the_engine_has_synchronized() {
     });
     assert!(is_of_device(end));
     device.expect(Event::Synchronized);
+}
+
+/// Found by a review: the buffers were dropped when the call had failed.
+#[test]
+fn buffers_of_a_failed_call_outlive_its_enqueued_work() {
+    struct Buffer([f32; 2], mpsc::Sender<()>);
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            self.1.send(()).unwrap();
+        }
+    }
+    let (engine, device) = engine();
+    let (dropped, drops) = mpsc::channel();
+    let end = Communicator::from_engine(engine).scope(|scope| {
+        let call = scope.start_owned(Buffer([1.0; 2], dropped), |buffer| Call::Broadcast {
+            data: buffer.0.as_mut_slice().into(),
+            root: 0,
+        });
+        [Event::Enqueued, Event::Synchronizes].into_iter().for_each(|event| device.expect(event));
+        assert!(!call.is_finished() && drops.try_recv().is_err());
+        device.finish.send(Ok(())).unwrap();
+        assert!(is_of_device(call.wait().map(drop)));
+        Ok(())
+    });
+    assert!(end.is_ok() && drops.recv().is_ok());
 }
 
 #[test]

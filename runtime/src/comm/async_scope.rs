@@ -153,7 +153,8 @@ impl<'env> Scope<'env> {
     }
 
     /// Starts any call on buffers that it owns until [`Pending::wait`] returns them. `call` makes
-    /// the call of them when the calls before it are finished.
+    /// the call of them when the calls before it are finished. After an error the buffers are
+    /// dropped when the engine uses them no more.
     ///
     /// ```
     /// use consonance::{Communicator, raw::Call};
@@ -174,9 +175,10 @@ impl<'env> Scope<'env> {
         mut buffers: B,
         call: impl for<'b> FnOnce(&'b mut B) -> Call<'b> + Send + 'env,
     ) -> Pending<B> {
+        // The buffers outlive what the call has enqueued, also after an error.
         self.add(move |communicator| {
-            communicator.call(call(&mut buffers))?;
-            Ok(buffers)
+            let done = communicator.complete(|communicator| communicator.call(call(&mut buffers)));
+            done.map(|()| buffers)
         })
     }
 
@@ -191,13 +193,13 @@ impl<'env> Scope<'env> {
     }
 
     fn start(&self, call: Call<'env>) -> Pending {
-        self.add(|communicator| communicator.call(call))
+        self.add(|communicator| communicator.complete(|communicator| communicator.call(call)))
     }
 
     fn add<B: Send + 'env>(&self, work: impl FnOnce(&mut Communicator) -> Result<B> + Send + 'env) -> Pending<B> {
         let (promise, promised) = promise();
         self.calls.lock().expect("nobody panics while pushing").push(promised.unheard());
-        self.queue(move |communicator| promise.keep(communicator.complete(work)));
+        self.queue(move |communicator| promise.keep(work(communicator)));
         Pending(promised)
     }
 

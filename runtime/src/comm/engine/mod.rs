@@ -75,7 +75,9 @@ pub trait Engine: Send {
     /// A call on host memory is finished when this returns. A call on memory of a device may be
     /// enqueued only, on a stream of the device: then all later accesses to its buffers are ordered
     /// after it on that stream, and an error of it comes from the next call or from
-    /// [`synchronize`](Engine::synchronize).
+    /// [`synchronize`](Engine::synchronize). Memory of the device may be dropped while the call
+    /// uses it: its [block](crate::raw::DeviceBlock) frees it later. Buffers that an asynchronous
+    /// call owns are dropped after `synchronize`, also if this fails.
     ///
     /// # Errors
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
