@@ -24,7 +24,8 @@ pub struct DeviceMemory {
     count: usize,
 }
 
-/// An allocation in the memory of a device, as its engine has it. Dropping it frees the memory.
+/// An allocation in the memory of a device, as its engine has it. Dropping it frees the memory,
+/// after all calls that are enqueued on it.
 pub trait DeviceBlock: Send + Sync {
     /// Returns the space of the allocation, which is not the host's.
     fn space(&self) -> Space;
@@ -184,47 +185,14 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-/// Makes memory that pretends to be a device's, for tests. Its elements lie in host memory, and its
-/// address is dangling.
-#[doc(hidden)]
-pub fn pretended(device: u32, dtype: DType, count: usize) -> io::Result<DeviceMemory> {
-    struct Pretended(u32, HostMemory);
-
-    impl DeviceBlock for Pretended {
-        fn space(&self) -> Space {
-            Space::Cuda(self.0)
-        }
-
-        fn start(&self) -> NonNull<u8> {
-            NonNull::<u128>::dangling().cast()
-        }
-
-        fn read(&self, offset: usize, into: HostBufMut<'_>) -> io::Result<()> {
-            let (mut into, first) = (into, offset / self.1.dtype().size());
-            into.copy_from_bytes(self.1.as_buf().slice(first..first + into.count()).as_bytes());
-            Ok(())
-        }
-
-        fn write(&mut self, offset: usize, from: HostBuf<'_>) -> io::Result<()> {
-            let first = offset / self.1.dtype().size();
-            self.1.as_buf_mut().slice(first..first + from.count()).copy_from_bytes(from.as_bytes());
-            Ok(())
-        }
-    }
-
-    let block = Box::new(Pretended(device, HostMemory::try_zeroed(dtype, count)?));
-    // SAFETY: no device has these elements, so that none accesses them. The space and the address
-    // are always the same.
-    Ok(unsafe { DeviceMemory::new(block, dtype, count) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::pretended;
 
     #[test]
     fn memory_of_a_device_is_copied_and_gives_no_host_elements() -> io::Result<()> {
-        let mut device = pretended(3, DType::I32, 4)?;
+        let mut device = pretended::alloc(3, DType::I32, 4)?;
         device.write(1, [5i32, 6].as_slice().into())?;
         let mut memory = Memory::from(device);
         assert_eq!((memory.space(), memory.dtype(), memory.count()), (Space::Cuda(3), DType::I32, 4));

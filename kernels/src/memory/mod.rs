@@ -7,11 +7,11 @@ mod view;
 mod space;
 mod owned;
 mod device;
+#[doc(hidden)]
+pub mod pretended;
 mod pages;
 mod kept;
 
-#[doc(hidden)]
-pub use device::pretended;
 pub use device::{DeviceBlock, DeviceMemory, Memory};
 pub use owned::HostMemory;
 pub use space::{Buf, BufMut, Space};

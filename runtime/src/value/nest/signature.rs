@@ -2,12 +2,12 @@
 
 use super::{Leaf, Path, Value};
 use crate::Axes;
-use consonance_kernels::digest::mix;
+use consonance_kernels::{digest::mix, memory::Space};
 use consonance_spec::DType;
 use std::fmt;
 
 /// The properties of a nest that all replicas must agree on: for each leaf its path, whether it is
-/// sparse, its dtype and shape.
+/// sparse, its dtype and shape, and whether it lies in the memory of a device.
 pub(crate) struct NestSignature(Vec<(Path, Spec)>);
 
 /// The properties that replicas must agree on if dtypes and shapes may differ: for each leaf its
@@ -40,6 +40,8 @@ struct Spec {
     dtype: DType,
     /// `None` for a dimension that may differ or is not known.
     shape: Vec<Option<usize>>,
+    /// Whether the elements lie in the memory of a device, where they are not packed.
+    on_device: bool,
 }
 
 impl NestSignature {
@@ -47,13 +49,13 @@ impl NestSignature {
     pub(crate) fn new(leaves: &[Leaf], ragged: &Axes) -> NestSignature {
         let outline = leaves.iter().map(|leaf| {
             let known = |shape: &[usize]| shape.iter().copied().map(Some).collect::<Vec<_>>();
-            let (indices, dtype, mut shape) = match &leaf.value {
-                Value::Dense(tensor) => (None, tensor.dtype(), known(tensor.shape())),
+            let (values, indices, mut shape) = match &leaf.value {
+                Value::Dense(tensor) => (tensor, None, known(tensor.shape())),
                 // The number of rows may differ; the shape of their large tensor may not.
                 Value::Sparse(slices) => {
                     let mut shape = known(slices.values.shape());
                     shape[0] = slices.dense_shape.as_ref().map(|shape| shape[0]);
-                    (Some(slices.indices.dtype()), slices.values.dtype(), shape)
+                    (&slices.values, Some(slices.indices.dtype()), shape)
                 }
             };
             match ragged.resolve("", &leaf.path, shape.len()) {
@@ -65,7 +67,8 @@ impl NestSignature {
                 // names the axis.
                 Err(_) => shape.fill(None),
             }
-            (leaf.path.clone(), Spec { indices, dtype, shape })
+            let (dtype, on_device) = (values.dtype(), values.space() != Space::Host);
+            (leaf.path.clone(), Spec { indices, dtype, shape, on_device })
         });
         NestSignature(outline.collect())
     }
@@ -74,7 +77,8 @@ impl NestSignature {
     pub(crate) fn digest(&self) -> u64 {
         self.0.iter().fold(self.0.len() as u64, |digest, (path, spec)| {
             let indices = spec.indices.map_or(0, |indices| indices as u64 + 1);
-            let kind = spec.dtype as u64 | indices << 8 | (spec.shape.len() as u64) << 16;
+            let kind =
+                spec.dtype as u64 | indices << 8 | (spec.shape.len() as u64) << 16 | u64::from(spec.on_device) << 63;
             let dims = spec.shape.iter().map(|dim| dim.map_or(u64::MAX, |dim| dim as u64));
             dims.fold(mix(mix(digest, path.digest()), kind), mix)
         })
@@ -117,6 +121,7 @@ impl fmt::Display for Spec {
         if let Some(indices) = self.indices {
             write!(f, "IndexedSlices with indices of {indices}, of ")?;
         }
-        write!(f, "{}[{}]", self.dtype, dims.join(", "))
+        let place = if self.on_device { " on a device" } else { "" };
+        write!(f, "{}[{}]{place}", self.dtype, dims.join(", "))
     }
 }
