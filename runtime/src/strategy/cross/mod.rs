@@ -44,9 +44,10 @@ impl Strategy {
     /// Without an axis all shapes are equal. With one (or several), the replicas' sizes along it
     /// may differ, as for a last partial batch, and the mean divides by the true number of
     /// elements. The mean of integers is a float, computed from a sum that does not wrap; for u32
-    /// and i32 this holds for up to 2^31 elements per element of the result. [`IndexedSlices`] keep
-    /// all rows. With an axis the result is a tensor, and an `IndexedSlices` cannot hold one: pass
-    /// the tensor of [`IndexedSlices::to_dense`] instead.
+    /// and i32 this holds for up to 2^31 elements per element of the result.
+    /// [`IndexedSlices`](crate::IndexedSlices) keep all rows. With an axis the result is a tensor,
+    /// and an `IndexedSlices` cannot hold one: pass the tensor of
+    /// [`to_dense`](crate::IndexedSlices::to_dense) instead.
     ///
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
@@ -100,12 +101,12 @@ impl Strategy {
     /// it concatenates over the replicas of all workers.
     ///
     /// Sizes along `axis` may differ and may be zero; all other dimensions are equal. A negative
-    /// axis counts from the last. [`IndexedSlices`] stay sparse: the result stands for the dense
-    /// tensors concatenated along axis 0.
+    /// axis counts from the last. [`IndexedSlices`](crate::IndexedSlices) stay sparse: the result
+    /// stands for the dense tensors concatenated along axis 0.
     ///
     /// # Errors
     /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for a scalar, or for
-    /// [`IndexedSlices`] without a dense shape.
+    /// [`IndexedSlices`](crate::IndexedSlices) without a dense shape.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor};
