@@ -7,7 +7,7 @@
 //!
 //! [`cuda`] has the cases of CUDA devices, and judges their results.
 //!
-//! [`counted`] lists the calls whose instructions `perf/compare` counts.
+//! [`counted_calls`] lists the calls whose instructions `perf/compare` counts.
 
 #![forbid(unsafe_code)]
 
