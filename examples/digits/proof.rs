@@ -37,7 +37,7 @@ impl Travel {
         let options = CommunicationOptions::new();
         let mut options = options.bytes_per_pack(self.bytes_per_pack).implementation(self.implementation);
         if let Some(overlap) = self.overlap {
-            options = options.carriers(overlap);
+            options = options.background_threads(overlap);
         }
         match self.between {
             Between::Threads(replicas) => {

@@ -92,18 +92,18 @@ pub fn segment(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Judges the parser of bootstrap messages, with two inputs. The first is `bytes`. The second is a
-/// valid message, chosen by the first byte. From an offset on, twice the second byte, its bytes are
+/// Judges the parser of bootstrap packets, with two inputs. The first is `bytes`. The second is a
+/// valid packet, chosen by the first byte. From an offset on, twice the second byte, its bytes are
 /// replaced by the bytes from the third on.
 #[cfg(target_os = "linux")]
 pub fn control(bytes: &[u8]) -> Verdict {
-    use consonance_kernels::bootstrap::message::{GroupMember, Hello, Message, TaskSet};
+    use consonance_kernels::bootstrap::packet::{GroupMember, Hello, Packet, TaskSet};
     use consonance_kernels::{bootstrap::Group, os::process_state::state_in};
     const DIGEST: u128 = 0x1112_1314_1516_1718;
     const LAYOUT: u64 = 0x0102_0304_0506_0708;
-    let as_written = |bytes: &[u8]| match Message::read(bytes, DIGEST, LAYOUT) {
-        Ok(message) if message.write(DIGEST, LAYOUT) != bytes => {
-            Err(format!("{bytes:?} is read as {message:?}, which is written as other bytes"))
+    let as_written = |bytes: &[u8]| match Packet::read(bytes, DIGEST, LAYOUT) {
+        Ok(packet) if packet.write(DIGEST, LAYOUT) != bytes => {
+            Err(format!("{bytes:?} is read as {packet:?}, which is written as other bytes"))
         }
         _ => Ok(()),
     };
@@ -126,28 +126,28 @@ pub fn control(bytes: &[u8]) -> Verdict {
         linked: set,
     };
     let member = |task| GroupMember { task, replicas: 2, nonce: 4, attempt: 1 };
-    let message = match kind % 4 {
-        0 => Message::Hello(hello),
-        1 => Message::Propose(Group { generation: 1, id: [1; 16], members: (0..3).map(member).collect() }),
-        2 => Message::Commit([1; 16]),
-        _ => Message::Leave(1, "no memory".to_owned()),
+    let packet = match kind % 4 {
+        0 => Packet::Hello(hello),
+        1 => Packet::Propose(Group { generation: 1, id: [1; 16], members: (0..3).map(member).collect() }),
+        2 => Packet::Commit([1; 16]),
+        _ => Packet::Leave(1, "no memory".to_owned()),
     };
-    let mut written = message.write(DIGEST, LAYOUT);
+    let mut written = packet.write(DIGEST, LAYOUT);
     let end = written.len();
     let place = (2 * usize::from(*place)).min(end);
     written.splice(place..end.min(place + with.len()), with.iter().copied());
     as_written(&written)
 }
 
-/// Judges one process's part in forming a group, while its peers send any valid messages in any
+/// Judges one process's part in forming a group, while its peers send any valid packets in any
 /// order.
 ///
-/// Every message that the process sends must be readable. Every group that it forms must contain
+/// Every packet that the process sends must be readable. Every group that it forms must contain
 /// the process and must not have a lower generation than the previous group.
 #[cfg(target_os = "linux")]
 pub fn formation(bytes: &[u8]) -> Verdict {
     use consonance_kernels::bootstrap::formation::{Formation, Outcome};
-    use consonance_kernels::bootstrap::message::{Group, GroupMember, Hello, Message, TaskSet};
+    use consonance_kernels::bootstrap::packet::{Group, GroupMember, Hello, Packet, TaskSet};
     const DIGEST: u128 = 1;
     const LAYOUT: u64 = 1;
     /// Few values, so that peers often expect the chosen one.
@@ -187,14 +187,13 @@ pub fn formation(bytes: &[u8]) -> Verdict {
                 }
             }
             3 => {
-                for (to, message) in formation.messages() {
-                    if Message::read(&message.write(DIGEST, LAYOUT), DIGEST, LAYOUT).as_ref() != Ok(&message)
-                        || to == own
+                for (to, packet) in formation.packets() {
+                    if Packet::read(&packet.write(DIGEST, LAYOUT), DIGEST, LAYOUT).as_ref() != Ok(&packet) || to == own
                     {
-                        return Err(format!("task {own} says to task {to} what cannot be read: {message:?}"));
+                        return Err(format!("task {own} says to task {to} what cannot be read: {packet:?}"));
                     }
                     match source.once_in(4) {
-                        true => formation.postpone(to, message),
+                        true => formation.postpone(to, packet),
                         false => formation.told(to),
                     }
                 }
@@ -202,8 +201,8 @@ pub fn formation(bytes: &[u8]) -> Verdict {
             4 => formation.linked_to(task),
             5 => formation.lost(task),
             kind => {
-                let message = match kind + source.below(3) {
-                    6 | 7 => Message::Hello(Hello {
+                let packet = match kind + source.below(3) {
+                    6 | 7 => Packet::Hello(Hello {
                         nonce: source.pick(NUMBERS),
                         attempt: source.pick(NUMBERS),
                         generation: source.below(3) as u64,
@@ -215,8 +214,8 @@ pub fn formation(bytes: &[u8]) -> Verdict {
                         linked: set(&mut source),
                         ..own_hello.clone()
                     }),
-                    8 if source.once_in(4) => Message::Leave(source.pick(NUMBERS), String::new()),
-                    8 => Message::Commit(id(&mut source)),
+                    8 if source.once_in(4) => Packet::Leave(source.pick(NUMBERS), String::new()),
+                    8 => Packet::Commit(id(&mut source)),
                     _ => {
                         let member = |task| GroupMember {
                             task,
@@ -225,10 +224,10 @@ pub fn formation(bytes: &[u8]) -> Verdict {
                             attempt: source.pick(NUMBERS),
                         };
                         let members = (0..tasks).map(member).collect();
-                        Message::Propose(Group { generation: source.pick(NUMBERS), id: id(&mut source), members })
+                        Packet::Propose(Group { generation: source.pick(NUMBERS), id: id(&mut source), members })
                     }
                 };
-                formation.take(task, message);
+                formation.take(task, packet);
             }
         }
         if formation.awaited(patient).contains(own) {

@@ -4,7 +4,7 @@ mod law;
 
 use consonance::Implementation;
 use consonance_harness::{
-    cases::{Carrier, Collective, Counts, Leaf, Memory, NestCall, NestCase, Script, Source, Then},
+    cases::{Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, Script, Source, Then},
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
@@ -44,8 +44,8 @@ fn check_call(size: usize, implementation: Implementation, call: Collective) {
 }
 
 /// Returns a call on a nest, with the automatic algorithm and without packs.
-fn nest_case(size: usize, nest: Nest<Leaf>, call: NestCall, carrier: Carrier) -> NestCase {
-    NestCase { size, nest, call, carrier, implementation: Implementation::Auto, bytes_per_pack: 0, then: Then::Keep }
+fn nest_case(size: usize, nest: Nest<Leaf>, call: NestCall, caller: Caller) -> NestCase {
+    NestCase { size, nest, call, caller, implementation: Implementation::Auto, bytes_per_pack: 0, then: Then::Keep }
 }
 
 fn check_nest(case: &NestCase) {
@@ -255,7 +255,7 @@ fn an_undefined_operation_of_a_reduce_to_a_root() {
 #[test]
 fn the_mean_of_a_nest_without_leaves() {
     let call = NestCall::Reduce(ReduceOp::Mean, vec![]);
-    check_nest(&nest_case(2, Nest::List(vec![]), call, Carrier::Replica));
+    check_nest(&nest_case(2, Nest::List(vec![]), call, Caller::Replica));
 }
 
 /// Found by `collectives_on_nests`: rows were gathered along the first axis, whatever axis was
@@ -264,7 +264,7 @@ fn the_mean_of_a_nest_without_leaves() {
 fn sparse_rows_along_another_axis_than_the_first() {
     for axis in [1, -1, 5] {
         let leaf = Leaf { dtype: DType::F32, shapes: vec![vec![4, 3]; 2], sparse: true, seed: 7 };
-        check_nest(&nest_case(2, Nest::Leaf(leaf), NestCall::Gather(axis), Carrier::Strategy));
+        check_nest(&nest_case(2, Nest::Leaf(leaf), NestCall::Gather(axis), Caller::Strategy));
     }
 }
 
@@ -273,7 +273,7 @@ fn sparse_rows_along_another_axis_than_the_first() {
 fn no_sparse_rows_of_bool_along_an_axis() {
     let leaf = Leaf { dtype: DType::Bool, shapes: vec![vec![0, 1]; 4], sparse: true, seed: 7 };
     let call = NestCall::Reduce(ReduceOp::And, vec![1]);
-    check_nest(&nest_case(4, Nest::Leaf(leaf), call, Carrier::Strategy));
+    check_nest(&nest_case(4, Nest::Leaf(leaf), call, Caller::Strategy));
 }
 
 /// Checks each call that takes sparse rows: with indices of either width, tensors of one to three
@@ -284,16 +284,16 @@ fn every_call_on_sparse_rows() {
         [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max]
             .into_iter()
             .flat_map(|op| {
-                let reduce = move |axes: &[isize], carrier| (NestCall::Reduce(op, axes.to_vec()), carrier);
-                Carrier::ALL.map(|carrier| reduce(&[], carrier)).into_iter().chain([reduce(&[0], Carrier::Strategy)])
+                let reduce = move |axes: &[isize], caller| (NestCall::Reduce(op, axes.to_vec()), caller);
+                Caller::ALL.map(|caller| reduce(&[], caller)).into_iter().chain([reduce(&[0], Caller::Strategy)])
             })
-            .chain([Carrier::Replica, Carrier::Strategy, Carrier::Merge].map(|carrier| (NestCall::Gather(0), carrier)))
-            .chain([(NestCall::ReduceScatter(ReduceOp::Sum), Carrier::Replica)])
-            .chain([(NestCall::Broadcast(size - 1), Carrier::Replica)])
+            .chain([Caller::Replica, Caller::Strategy, Caller::Merge].map(|caller| (NestCall::Gather(0), caller)))
+            .chain([(NestCall::ReduceScatter(ReduceOp::Sum), Caller::Replica)])
+            .chain([(NestCall::Broadcast(size - 1), Caller::Replica)])
     };
     let mut seed = 0;
     for size in [1, 2, 3, 5] {
-        for (call, carrier) in calls(size) {
+        for (call, caller) in calls(size) {
             for shape in [vec![4], vec![4, 3], vec![1, 2, 3], vec![3, 0], vec![0, 2]] {
                 for dtype in [DType::F32, DType::Bf16, DType::I32] {
                     seed += 1;
@@ -304,13 +304,13 @@ fn every_call_on_sparse_rows() {
                     let rows = Leaf { dtype, shapes: (0..size).map(taller).collect(), sparse: true, seed };
                     let tensor = Leaf { sparse: false, ..rows.clone() };
                     let then = [Then::Keep, Then::Dedupe, Then::Densify][seed as usize % 3];
-                    let alone = nest_case(size, Nest::Leaf(rows.clone()), call.clone(), carrier);
+                    let alone = nest_case(size, Nest::Leaf(rows.clone()), call.clone(), caller);
                     // Strategies of several workers run fewer cases, because the workers must meet
                     // for each.
                     let is_meant = |workers| workers == 1 || seed % 8 == 0;
                     check_nest_by(&NestCase { then, ..alone }, is_meant);
                     let list = [rows.clone(), tensor, Leaf { seed: !seed, ..rows }].map(Nest::Leaf);
-                    check_nest_by(&nest_case(size, Nest::List(list.into()), call.clone(), carrier), is_meant);
+                    check_nest_by(&nest_case(size, Nest::List(list.into()), call.clone(), caller), is_meant);
                 }
             }
         }
@@ -328,7 +328,7 @@ fn every_size_of_packs() {
         for op in [ReduceOp::Sum, ReduceOp::Mean] {
             for size in [1, 2, 5] {
                 for bytes_per_pack in [0, 1, 16, 4096, usize::MAX] {
-                    let case = nest_case(size, nest.clone(), NestCall::Reduce(op, vec![]), Carrier::Replica);
+                    let case = nest_case(size, nest.clone(), NestCall::Reduce(op, vec![]), Caller::Replica);
                     check_nest(&NestCase { bytes_per_pack, ..case });
                 }
             }

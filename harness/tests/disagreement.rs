@@ -6,7 +6,7 @@ mod law;
 use consonance::{CommunicationOptions, Error, Implementation, IndexedSlices, MirroredStrategy, PerReplica, Tensor};
 use consonance_harness::{
     cases::{
-        Carrier, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Then,
+        Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Then,
     },
     compare::{self, check, check_case},
     subjects::{GROUPS, STRATEGIES},
@@ -67,15 +67,8 @@ fn another_implementation() {
 /// Checks a call in which replica 2 of three differs.
 fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -> ReplicaDoes) {
     let implementation = Implementation::Auto;
-    let case = NestCase {
-        size: 3,
-        nest,
-        call,
-        carrier: Carrier::Replica,
-        implementation,
-        bytes_per_pack: 0,
-        then: Then::Keep,
-    };
+    let case =
+        NestCase { size: 3, nest, call, caller: Caller::Replica, implementation, bytes_per_pack: 0, then: Then::Keep };
     let case = OddReplica { does: does(case.clone()), case, odd: 2 };
     STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
 }

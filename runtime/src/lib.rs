@@ -66,7 +66,7 @@ mod device;
 mod value;
 mod comm;
 pub mod cluster;
-mod handle;
+mod execution;
 mod replica;
 mod strategy;
 mod variable;
@@ -103,8 +103,8 @@ pub use consonance_spec::{
 pub use dataset::{Dataset, DistributedDataset, DistributedIterator};
 pub use device::Device;
 pub use error::{BoxError, Error, IntoReduceOp, Result};
-pub use handle::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
-pub use handle::{Builder, Strategy};
+pub use execution::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
+pub use execution::{Builder, Strategy};
 pub use replica::overlap::{Buckets, PendingNest};
 pub use replica::{ReplicaContext, ReplicaHandle, current_replica};
 pub use strategy::{

@@ -178,12 +178,12 @@ fn a_request_has_ended_after_the_engine_has_synchronized() {
 
 #[test]
 fn a_pending_nest_comes_after_the_engine_has_synchronized() {
-    for (carriers, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (background_threads, fails) in [(false, false), (false, true), (true, false), (true, true)] {
         let (engine, device) = engine();
         let (returns, returned) = mpsc::channel();
         let engine = Mutex::new(Some(engine));
         let engines = move |_: &[Device], _: &Role| Ok(vec![engine.lock().unwrap().take().expect("one run")]);
-        let options = CommunicationOptions::new().carriers(carriers);
+        let options = CommunicationOptions::new().background_threads(background_threads);
         let strategy = MirroredStrategy::builder(["cpu:0"]).engines(engines).options(options).build().unwrap();
         let run = std::thread::spawn(move || {
             strategy.run(|replica| {
@@ -195,7 +195,7 @@ fn a_pending_nest_comes_after_the_engine_has_synchronized() {
             })
         });
         [Event::Enqueued, Event::Synchronizes].into_iter().for_each(|event| device.expect(event));
-        assert!(returned.try_recv().is_err(), "{carriers}");
+        assert!(returned.try_recv().is_err(), "{background_threads}");
         device.finish.send(if fails { Err(failed()) } else { Ok(()) }).unwrap();
         returned.recv_timeout(LONG).unwrap();
         device.expect(Event::Synchronized);

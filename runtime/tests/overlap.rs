@@ -24,10 +24,10 @@ use std::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// Whether a separate thread carries the buckets out.
-const CARRIERS: [bool; 2] = [false, true];
+const BACKGROUND_THREADS: [bool; 2] = [false, true];
 
-fn options(carriers: bool) -> CommunicationOptions {
-    CommunicationOptions::new().timeout(LONG).unwrap().carriers(carriers)
+fn options(background_threads: bool) -> CommunicationOptions {
+    CommunicationOptions::new().timeout(LONG).unwrap().background_threads(background_threads)
 }
 
 fn strategy(replicas: usize, options: CommunicationOptions) -> MirroredStrategy {
@@ -68,9 +68,9 @@ fn layers(replica: usize) -> Vec<Layer> {
 fn the_bits_are_those_of_plain_calls() {
     for replicas in [1, 2, 3, 5] {
         for bytes_per_pack in [0, 1, 64, 64 << 10] {
-            for carriers in CARRIERS {
+            for background_threads in BACKGROUND_THREADS {
                 for op in [ReduceOp::Sum, ReduceOp::Max] {
-                    let strategy = strategy(replicas, options(carriers).bytes_per_pack(bytes_per_pack));
+                    let strategy = strategy(replicas, options(background_threads).bytes_per_pack(bytes_per_pack));
                     let both = strategy.run(|replica| {
                         let layers = layers(replica.replica_id_in_sync_group());
                         let plain = replica.all_reduce(op, layers.clone())?;
@@ -87,7 +87,10 @@ fn the_bits_are_those_of_plain_calls() {
                         Ok((plain, overlapped))
                     });
                     for (plain, overlapped) in both.unwrap() {
-                        assert_eq!(plain, overlapped, "{replicas} replicas, {bytes_per_pack}, {carriers}, {op}");
+                        assert_eq!(
+                            plain, overlapped,
+                            "{replicas} replicas, {bytes_per_pack}, {background_threads}, {op}"
+                        );
                     }
                 }
             }
@@ -99,7 +102,7 @@ fn the_bits_are_those_of_plain_calls() {
 fn each_replica_may_have_its_own_way_and_threads_of_its_own() {
     let sums = strategy(3, options(false)).run(|replica| {
         let id = replica.replica_id_in_sync_group();
-        replica.overlap_with(CommunicationOptions::new().carriers(id == 1).bytes_per_pack(100), |buckets| {
+        replica.overlap_with(CommunicationOptions::new().background_threads(id == 1).bytes_per_pack(100), |buckets| {
             let first = buckets.all_reduce("sum", tensor(id, 1, 1000))?;
             let second = buckets.all_reduce("mean", (id as f32, tensor(id, 2, 10)))?;
             // The mean of integers is a float, which does not fit into this value. No replica waits
@@ -136,8 +139,8 @@ fn a_full_bucket_travels_without_a_wait() {
 
 #[test]
 fn an_unshared_tensor_is_reduced_in_place() {
-    for carriers in CARRIERS {
-        let same = strategy(2, options(carriers)).run(|replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let same = strategy(2, options(background_threads)).run(|replica| {
             let own = Tensor::zeros(DType::F32, [100_000]);
             let place = own.as_slice::<f32>()?.as_ptr();
             replica.overlap(|buckets| Ok(buckets.all_reduce("sum", own)?.wait()?.as_slice::<f32>()?.as_ptr() == place))
@@ -148,8 +151,8 @@ fn an_unshared_tensor_is_reduced_in_place() {
 
 #[test]
 fn sparse_rows_and_empty_nests_travel_too() {
-    for carriers in CARRIERS {
-        let results = strategy(2, options(carriers)).run(|replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let results = strategy(2, options(background_threads)).run(|replica| {
             let id = replica.replica_id_in_sync_group();
             // Replica 1 has two rows.
             let rows = Tensor::new([1 + id, 2], &vec![id as f32 + 1.0; 2 + 2 * id])?;
@@ -170,8 +173,8 @@ fn sparse_rows_and_empty_nests_travel_too() {
 
 #[test]
 fn other_calls_come_after_earlier_hand_overs() {
-    for carriers in CARRIERS {
-        let strategy = strategy(3, options(carriers));
+    for background_threads in BACKGROUND_THREADS {
+        let strategy = strategy(3, options(background_threads));
         let seen = strategy.variable(|| Tensor::from(0.0f32)).unwrap();
         let results = strategy.run(|replica| {
             let id = replica.replica_id_in_sync_group();
@@ -212,15 +215,15 @@ fn other_calls_come_after_earlier_hand_overs() {
 /// fields `expected`, and a correct overlap in the same run works.
 #[track_caller]
 fn expect_mismatch(body: impl Fn(usize, &Buckets<'_>) -> Result<()> + Sync, expected: (&str, &str, usize, &str, &str)) {
-    for carriers in CARRIERS {
-        let results = strategy(3, options(carriers).bytes_per_pack(64)).run(|replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let results = strategy(3, options(background_threads).bytes_per_pack(64)).run(|replica| {
             let id = replica.replica_id_in_sync_group();
             let error = replica.overlap(|buckets| body(id, buckets)).unwrap_err();
             let sum = replica.overlap(|buckets| buckets.all_reduce("sum", 1i32)?.wait())?;
             Ok((error, sum))
         });
         for (error, sum) in results.unwrap() {
-            assert_eq!((mismatch(&error), sum), (expected, 3), "{carriers}");
+            assert_eq!((mismatch(&error), sum), (expected, 3), "{background_threads}");
         }
     }
 }
@@ -273,8 +276,8 @@ fn replicas_with_different_hand_overs_are_named() {
 
 #[test]
 fn an_overlap_missing_on_one_replica_is_reported_to_all() {
-    for carriers in CARRIERS {
-        let results = strategy(2, options(carriers)).run(|replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let results = strategy(2, options(background_threads)).run(|replica| {
             let error = match replica.replica_id_in_sync_group() {
                 0 => replica.overlap(|buckets| buckets.all_reduce("sum", tensor(0, 0, 100_000))?.wait()).map(drop),
                 _ => replica.barrier(),
@@ -290,8 +293,8 @@ fn an_overlap_missing_on_one_replica_is_reported_to_all() {
 
 #[test]
 fn the_end_reports_only_errors_without_a_wait() {
-    for carriers in CARRIERS {
-        let strategy = strategy(2, options(carriers).bytes_per_pack(1));
+    for background_threads in BACKGROUND_THREADS {
+        let strategy = strategy(2, options(background_threads).bytes_per_pack(1));
         let hand_over = |replica: &ReplicaContext<'_>, waits: bool| {
             let count = 1 + replica.replica_id_in_sync_group();
             replica.overlap(|buckets| {
@@ -330,10 +333,10 @@ fn expect_failure<R: Send + Debug>(
 
 #[test]
 fn a_failure_panic_or_return_in_the_middle_frees_the_others() {
-    for carriers in CARRIERS {
+    for background_threads in BACKGROUND_THREADS {
         for handed in 0..3 {
             let in_the_middle = |trouble: &(dyn Fn() -> Result<()> + Sync)| {
-                expect_failure(options(carriers), |replica| {
+                expect_failure(options(background_threads), |replica| {
                     let id = replica.replica_id_in_sync_group();
                     replica.overlap(|buckets| {
                         let mut pending = Vec::new();
@@ -349,17 +352,17 @@ fn a_failure_panic_or_return_in_the_middle_frees_the_others() {
                 })
             };
             let error = in_the_middle(&|| Err(Error::other("no more data")));
-            assert_eq!(own(&error), (1, "no more data".to_owned()), "{handed} {carriers}");
+            assert_eq!(own(&error), (1, "no more data".to_owned()), "{handed} {background_threads}");
             let error = in_the_middle(&|| panic!("trouble"));
             assert!(
                 matches!(&error, Error::Panic { replica: 1, message } if message == "trouble"),
-                "{handed} {carriers}: {error}"
+                "{handed} {background_threads}: {error}"
             );
             // This replica has handed over less; at the end it sends those tensors.
             let error = in_the_middle(&|| Ok(()));
             assert!(
                 matches!(error, Error::Left { replica: 1, .. } | Error::Mismatch { replica: 1, .. }),
-                "{handed} {carriers}: {error}"
+                "{handed} {background_threads}: {error}"
             );
         }
     }
@@ -367,9 +370,9 @@ fn a_failure_panic_or_return_in_the_middle_frees_the_others() {
 
 #[test]
 fn a_replica_without_hand_overs_is_named_at_the_deadline() {
-    for carriers in CARRIERS {
+    for background_threads in BACKGROUND_THREADS {
         let gone = AtomicUsize::new(0);
-        let options = options(carriers).timeout(Duration::from_millis(200)).unwrap();
+        let options = options(background_threads).timeout(Duration::from_millis(200)).unwrap();
         let error = expect_failure(options, |replica| {
             replica.overlap(|buckets| {
                 // The large tensor is sent first. The replica waits for the small one and gets the
@@ -390,15 +393,15 @@ fn a_replica_without_hand_overs_is_named_at_the_deadline() {
             Error::Timeout { missing, .. } => {
                 assert_eq!(missing.into_iter().map(|(replica, _)| replica).collect::<Vec<_>>(), [2]);
             }
-            error => panic!("{carriers}: {error}"),
+            error => panic!("{background_threads}: {error}"),
         }
     }
 }
 
 #[test]
 fn an_invalid_call_frees_the_others() {
-    for carriers in CARRIERS {
-        let error = expect_failure(options(carriers), |replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let error = expect_failure(options(background_threads), |replica| {
             let op = if replica.replica_id_in_sync_group() == 1 { ReduceOp::Xor } else { ReduceOp::Sum };
             replica.overlap(|buckets| {
                 buckets.all_reduce("sum", 1.0f32)?;
@@ -406,7 +409,7 @@ fn an_invalid_call_frees_the_others() {
             })
         });
         assert_eq!((refusal(&error), found(&error)), (("Buckets::all_reduce", "op", Some(1)), "xor"));
-        let error = expect_failure(options(carriers), |replica| {
+        let error = expect_failure(options(background_threads), |replica| {
             replica.overlap(|buckets| buckets.all_reduce("avg", 1.0f32)?.wait())
         });
         assert_eq!(unknown_op(&error), (Some("Buckets::all_reduce"), Some(0), "avg"));
@@ -416,8 +419,11 @@ fn an_invalid_call_frees_the_others() {
 /// Runs `body` in an overlap of 2 replicas, which catch its error, and then four calls of one
 /// shape. These calls pair with each other if the replicas are in step. Returns for each replica
 /// the errors, or the sums.
-fn caught(carriers: bool, body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync) -> Vec<(Error, [Result<i32>; 4])> {
-    let strategy = strategy(2, options(carriers).bytes_per_pack(64));
+fn caught(
+    background_threads: bool,
+    body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync,
+) -> Vec<(Error, [Result<i32>; 4])> {
+    let strategy = strategy(2, options(background_threads).bytes_per_pack(64));
     let found = strategy.run(|replica| {
         let odd = replica.replica_id_in_sync_group() == 1;
         let error = replica.overlap(|buckets| body(odd, buckets)).unwrap_err();
@@ -430,9 +436,9 @@ fn caught(carriers: bool, body: impl Fn(bool, &Buckets<'_>) -> Result<()> + Sync
 
 #[test]
 fn replicas_are_in_step_after_one_has_a_bucket_more() {
-    for carriers in CARRIERS {
+    for background_threads in BACKGROUND_THREADS {
         // On replica 1 the second tensor does not fit into the bucket of the first.
-        let found = caught(carriers, |odd, buckets| {
+        let found = caught(background_threads, |odd, buckets| {
             let first = buckets.all_reduce("sum", tensor(0, 0, 4))?;
             let second = buckets.all_reduce("sum", tensor(0, 1, if odd { 13 } else { 12 }))?;
             let (first, second) = (first.wait(), second.wait());
@@ -440,17 +446,19 @@ fn replicas_are_in_step_after_one_has_a_bucket_more() {
             second.map(drop)
         });
         for (error, sums) in found {
-            assert_eq!(mismatch(&error), ("all_reduce", "value/1", 1, "f32[12]", "nothing"), "{carriers}");
-            assert_eq!(sums.map(Result::unwrap), [2, 20, 200, 2000], "{carriers}");
+            assert_eq!(mismatch(&error), ("all_reduce", "value/1", 1, "f32[12]", "nothing"), "{background_threads}");
+            assert_eq!(sums.map(Result::unwrap), [2, 20, 200, 2000], "{background_threads}");
         }
     }
 }
 
 #[test]
 fn an_invalid_hand_over_ends_the_group() {
-    for (carriers, same_dtype) in CARRIERS.map(|carriers| [(carriers, false), (carriers, true)]).concat() {
+    for (background_threads, same_dtype) in
+        BACKGROUND_THREADS.map(|background_threads| [(background_threads, false), (background_threads, true)]).concat()
+    {
         for caught_at_once in [false, true] {
-            let found = caught(carriers, |odd, buckets| {
+            let found = caught(background_threads, |odd, buckets| {
                 let first = buckets.all_reduce("sum", 1f32)?;
                 let op = if odd { "avg" } else { "sum" };
                 let second = match same_dtype {
@@ -464,10 +472,14 @@ fn an_invalid_hand_over_ends_the_group() {
             });
             assert_eq!(unknown_op(&found[1].0), (Some("Buckets::all_reduce"), Some(1), "avg"));
             let own = format!("{}", found[1].0);
-            assert_eq!(told(&found[0].0), ("all_reduce", 1, &own[..]), "{carriers} {same_dtype}");
+            assert_eq!(told(&found[0].0), ("all_reduce", 1, &own[..]), "{background_threads} {same_dtype}");
             for (_, sums) in found {
                 for sum in sums {
-                    assert_eq!(abort(&sum.unwrap_err()), ("all_reduce", 1, Reason::Failure), "{carriers} {same_dtype}");
+                    assert_eq!(
+                        abort(&sum.unwrap_err()),
+                        ("all_reduce", 1, Reason::Failure),
+                        "{background_threads} {same_dtype}"
+                    );
                 }
             }
         }
@@ -476,9 +488,9 @@ fn an_invalid_hand_over_ends_the_group() {
 
 #[test]
 fn an_overlap_failing_on_one_replica_ends_the_group() {
-    for carriers in CARRIERS {
+    for background_threads in BACKGROUND_THREADS {
         for count in [1, 16] {
-            let found = caught(carriers, |odd, buckets| {
+            let found = caught(background_threads, |odd, buckets| {
                 let sum = buckets.all_reduce("sum", tensor(0, 0, count))?;
                 if odd {
                     Err(Error::other("no more data"))
@@ -487,9 +499,13 @@ fn an_overlap_failing_on_one_replica_ends_the_group() {
                 }
             });
             assert_eq!(other(&found[1].0), "no more data");
-            assert_eq!(abort(&found[0].0), ("all_reduce", 1, Reason::Failure), "{carriers} {count}");
+            assert_eq!(abort(&found[0].0), ("all_reduce", 1, Reason::Failure), "{background_threads} {count}");
             for sum in found.into_iter().flat_map(|(_, sums)| sums) {
-                assert_eq!(abort(&sum.unwrap_err()), ("all_reduce", 1, Reason::Failure), "{carriers} {count}");
+                assert_eq!(
+                    abort(&sum.unwrap_err()),
+                    ("all_reduce", 1, Reason::Failure),
+                    "{background_threads} {count}"
+                );
             }
         }
     }
@@ -497,8 +513,8 @@ fn an_overlap_failing_on_one_replica_ends_the_group() {
 
 #[test]
 fn contexts_are_checked() {
-    for carriers in CARRIERS {
-        let strategy = strategy(2, options(carriers));
+    for background_threads in BACKGROUND_THREADS {
+        let strategy = strategy(2, options(background_threads));
         let results = strategy.run(|replica| {
             replica.overlap(|buckets| {
                 let pending = buckets.all_reduce("sum", 1.0f32)?;
@@ -525,8 +541,8 @@ fn contexts_are_checked() {
 
 #[test]
 fn a_caught_panic_has_ended_the_group() {
-    for carriers in CARRIERS {
-        let error = expect_failure(options(carriers), |replica| {
+    for background_threads in BACKGROUND_THREADS {
+        let error = expect_failure(options(background_threads), |replica| {
             let caught = catch_unwind(AssertUnwindSafe(|| {
                 replica.overlap(|buckets| -> Result<()> {
                     buckets.all_reduce("sum", tensor(0, 0, 40_000))?;
@@ -544,8 +560,8 @@ fn a_caught_panic_has_ended_the_group() {
 
 #[test]
 fn overlaps_follow_each_other_and_report_their_time() {
-    for carriers in CARRIERS {
-        strategy(2, options(carriers))
+    for background_threads in BACKGROUND_THREADS {
+        strategy(2, options(background_threads))
             .run(|replica| {
                 for step in 0..200 {
                     let sum = replica.overlap(|buckets| {
@@ -589,8 +605,8 @@ fn replicas_of_several_workers_overlap_too_and_go_on_after_a_failure() {
     let plain = strategy(4, options(false))
         .run(|replica| replica.all_reduce("sum", layers(replica.replica_id_in_sync_group())));
     let plain = &plain.unwrap()[0];
-    for carriers in CARRIERS {
-        in_workers(options(carriers), |strategy| {
+    for background_threads in BACKGROUND_THREADS {
+        in_workers(options(background_threads), |strategy| {
             let error = strategy.run(|replica| {
                 let id = replica.replica_id_in_sync_group();
                 replica.overlap(|buckets| {

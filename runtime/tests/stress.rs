@@ -107,11 +107,12 @@ fn replica_step(replica: &ReplicaContext<'_>, kind: u64, count: usize) -> Result
             assert_eq!(total, (0..size as u64).sum::<u64>());
         }
         5 => {
-            let sums = replica.overlap_with(CommunicationOptions::new().carriers(count % 3 == 1), |buckets| {
-                let pending =
-                    [count, 1, 20_000].map(|count| buckets.all_reduce("sum", Tensor::from(vec![own as u32; count])));
-                pending.into_iter().map(|sum| sum?.wait()).collect::<Result<Vec<_>>>()
-            })?;
+            let sums =
+                replica.overlap_with(CommunicationOptions::new().background_threads(count % 3 == 1), |buckets| {
+                    let pending = [count, 1, 20_000]
+                        .map(|count| buckets.all_reduce("sum", Tensor::from(vec![own as u32; count])));
+                    pending.into_iter().map(|sum| sum?.wait()).collect::<Result<Vec<_>>>()
+                })?;
             assert_eq!(sums[2].as_slice::<u32>()?[19_999] as usize, (0..size).sum::<usize>());
         }
         _ => replica.barrier()?,

@@ -89,7 +89,12 @@ fn passes_are_reduced<T: Real>(replicas: usize, passes: usize, options: Communic
 #[test]
 fn gradients_have_the_bits_of_the_spec() {
     let options = CommunicationOptions::new();
-    let ways = [options, options.bytes_per_pack(1), options.bytes_per_pack(0).carriers(true), options.carriers(false)];
+    let ways = [
+        options,
+        options.bytes_per_pack(1),
+        options.bytes_per_pack(0).background_threads(true),
+        options.background_threads(false),
+    ];
     for (way, options) in ways.into_iter().enumerate() {
         for op in [ReduceOp::Sum, ReduceOp::Mean] {
             passes_are_reduced::<f32>(2, 1 + way, options, op);

@@ -67,7 +67,7 @@ fn the_replica_contributing_a_nan_is_named_on_all() {
 
 #[test]
 fn a_nan_in_a_bucket_of_an_overlap_is_named_on_all() {
-    for options in [verifying(), verifying().carriers(true), verifying().bytes_per_pack(0)] {
+    for options in [verifying(), verifying().background_threads(true), verifying().bytes_per_pack(0)] {
         let strategy = mirrored(options);
         let told = strategy.run(|replica| {
             let x = if replica.replica_id_in_sync_group() == 2 { f64::NAN } else { 1.0 };

@@ -1,6 +1,6 @@
 //! Calls on which the ranks disagree: one rank does something else.
 
-use super::{Carrier, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, Then, script::SIZES};
+use super::{Caller, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, Then, script::SIZES};
 use consonance_spec::{DType, Flow, Kind, ReduceOp, nest::Nest};
 
 /// A case in which one rank of a group differs from the others.
@@ -124,7 +124,7 @@ pub enum ReplicaDoes {
 
 impl Case for OddReplica {
     fn read(source: &mut Source<'_>) -> OddReplica {
-        let case = NestCase { then: Then::Keep, ..NestCase::read_on(source, 2, &[Carrier::Replica]) };
+        let case = NestCase { then: Then::Keep, ..NestCase::read_on(source, 2, &[Caller::Replica]) };
         let odd = source.below(case.size);
         let does = match source.below(10) {
             0 => ReplicaDoes::Returns,

@@ -8,7 +8,7 @@ mod messages;
 
 pub use deviation::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use messages::{Exchange, Letter};
-pub use nest::{AxisCase, Carrier, Leaf, NestCall, NestCase, Then};
+pub use nest::{AxisCase, Caller, Leaf, NestCall, NestCase, Then};
 pub use script::{Buffer, Collective, Counts, Memory, Script};
 pub use source::Source;
 

@@ -16,7 +16,7 @@ pub struct NestCase {
     /// The call.
     pub call: NestCall,
     /// The object on which it is called.
-    pub carrier: Carrier,
+    pub caller: Caller,
     /// The algorithm of all-reduces.
     pub implementation: Implementation,
     /// The number of bytes of tensors that are packed together.
@@ -54,7 +54,7 @@ pub enum NestCall {
 
 /// The object on which a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum Caller {
     /// The replica's context.
     Replica,
     /// The strategy.
@@ -69,10 +69,9 @@ pub enum Carrier {
     Overlap,
 }
 
-impl Carrier {
-    /// Every carrier.
-    pub const ALL: [Carrier; 5] =
-        [Carrier::Replica, Carrier::Strategy, Carrier::Merge, Carrier::Batch, Carrier::Overlap];
+impl Caller {
+    /// Every caller.
+    pub const ALL: [Caller; 5] = [Caller::Replica, Caller::Strategy, Caller::Merge, Caller::Batch, Caller::Overlap];
 }
 
 /// An operation on resulting sparse rows.
@@ -108,23 +107,23 @@ const OPS: &[ReduceOp] = &ReduceOp::ALL;
 
 impl Case for NestCase {
     fn read(source: &mut Source<'_>) -> NestCase {
-        NestCase::read_on(source, 1, &Carrier::ALL)
+        NestCase::read_on(source, 1, &Caller::ALL)
     }
 }
 
 impl NestCase {
-    /// Returns a case of at least `fewest` replicas, on one of `carriers`.
-    pub(super) fn read_on(source: &mut Source<'_>, fewest: usize, carriers: &[Carrier]) -> NestCase {
+    /// Returns a case of at least `fewest` replicas, on one of `callers`.
+    pub(super) fn read_on(source: &mut Source<'_>, fewest: usize, callers: &[Caller]) -> NestCase {
         let size = source.pick(SIZES).max(fewest);
         let axis = source.pick(&[0, 0, 0, -1, 1, -2, 2]);
         let op = source.pick(OPS);
-        let carrier = source.pick(carriers);
-        let call = match (carrier, source.below(6)) {
-            (Carrier::Replica, 0) => NestCall::ReduceScatter(op),
-            (Carrier::Replica, 1) => NestCall::Broadcast(source.below(size)),
-            (Carrier::Strategy | Carrier::Merge, 0 | 1) => NestCall::Reduce(op, vec![axis]),
-            (Carrier::Replica | Carrier::Strategy | Carrier::Merge, 2 | 3) => NestCall::Gather(axis),
-            (Carrier::Replica | Carrier::Strategy | Carrier::Merge | Carrier::Batch | Carrier::Overlap, _) => {
+        let caller = source.pick(callers);
+        let call = match (caller, source.below(6)) {
+            (Caller::Replica, 0) => NestCall::ReduceScatter(op),
+            (Caller::Replica, 1) => NestCall::Broadcast(source.below(size)),
+            (Caller::Strategy | Caller::Merge, 0 | 1) => NestCall::Reduce(op, vec![axis]),
+            (Caller::Replica | Caller::Strategy | Caller::Merge, 2 | 3) => NestCall::Gather(axis),
+            (Caller::Replica | Caller::Strategy | Caller::Merge | Caller::Batch | Caller::Overlap, _) => {
                 NestCall::Reduce(op, vec![])
             }
         };
@@ -132,7 +131,7 @@ impl NestCase {
         let bytes_per_pack = source.pick(&[64 << 10, 0, 1, 16, 80, 100, 1000]);
         let nest = tree(source, 2, &mut |source| Leaf::read(source, size, &call));
         let then = source.pick(&[Then::Keep, Then::Dedupe, Then::Densify]);
-        NestCase { size, nest, call, carrier, implementation, bytes_per_pack, then }
+        NestCase { size, nest, call, caller, implementation, bytes_per_pack, then }
     }
 }
 
@@ -169,7 +168,7 @@ impl Case for AxisCase {
             size,
             nest: Nest::Leaf(leaf),
             call: NestCall::Reduce(op, axes),
-            carrier: Carrier::Strategy,
+            caller: Caller::Strategy,
             implementation: Implementation::Auto,
             bytes_per_pack: 0,
             then: Then::Keep,

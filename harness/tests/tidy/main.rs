@@ -102,7 +102,7 @@ const FLOORS: [(&str, &[&str]); 2] = [
             "value",
             "comm",
             "cluster",
-            "handle",
+            "execution",
             "replica",
             "strategy",
             "variable",

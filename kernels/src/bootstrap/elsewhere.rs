@@ -2,8 +2,8 @@
 //! addresses are written in another way, or a variable of their launcher differs.
 
 use super::{
-    message::{MAX_TASKS, TaskSet},
     options::{MeetingOptions, Notice, holder},
+    packet::{MAX_TASKS, TaskSet},
     socket,
 };
 use std::{collections::BTreeMap, fs};

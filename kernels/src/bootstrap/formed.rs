@@ -33,7 +33,7 @@ pub struct Member {
 /// The end of a member that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Its process has ended, for any reason, without a message.
+    /// Its process has ended, for any reason, without a packet.
     Ended,
     /// It has left the group: it forms a new one, or has closed its [`Meeting`](super::Meeting).
     Left,

@@ -5,9 +5,9 @@ use super::{
     error::{Absent, MeetingError, system},
     formation::{Formation, Outcome},
     formed::{Formed, Gone, Member},
-    message::{Group, Hello, MAX_BYTES, MAX_TASKS, Message, ReadError, TaskSet},
     options::{MeetingOptions, Notice, Waiting, holder, is_holder, name, random},
-    socket::{self, Link, Packet},
+    packet::{Group, Hello, MAX_BYTES, MAX_TASKS, Packet, ReadError, TaskSet},
+    socket::{self, Link, Received},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -153,7 +153,7 @@ impl Meeting {
             return Err(MeetingError::Forked { opened_by: self.owner });
         }
         self.searches = SEARCHES;
-        // Earlier messages belong to earlier attempts.
+        // Earlier packets belong to earlier attempts.
         let result = self.listen(Duration::ZERO).and_then(|()| {
             self.formation.begin();
             self.gather(deadline, wait_for_replacements, &mut create, &mut progress)
@@ -174,7 +174,7 @@ impl Meeting {
     /// Tells the members of the last group that this process has left it. The process can form the
     /// next group with them.
     pub fn leave(&mut self) {
-        // A fork must not send messages for the process.
+        // A fork must not send packets for the process.
         if process::id() == self.owner {
             self.formation.leave("");
             self.say();
@@ -261,20 +261,20 @@ impl Meeting {
         Ok(())
     }
 
-    /// Sends all due messages. Returns true if some could not be sent and must be tried again.
+    /// Sends all due packets. Returns true if some could not be sent and must be tried again.
     fn say(&mut self) -> bool {
         let mut is_behind = false;
-        for (task, message) in self.formation.messages() {
+        for (task, packet) in self.formation.packets() {
             let Some(link) = &self.links[task] else { continue };
-            let segment = self.segment.as_ref().filter(|_| matches!(message, Message::Propose(_))).map(AsFd::as_fd);
-            match socket::send(&link.socket, &self.bytes(&message), segment) {
-                Ok(true) if matches!(message, Message::Hello(_)) => self.formation.told(task),
+            let segment = self.segment.as_ref().filter(|_| matches!(packet, Packet::Propose(_))).map(AsFd::as_fd);
+            match socket::send(&link.socket, &self.bytes(&packet), segment) {
+                Ok(true) if matches!(packet, Packet::Hello(_)) => self.formation.told(task),
                 Ok(true) => {}
                 Ok(false) => {
                     is_behind = true;
-                    self.formation.postpone(task, message);
+                    self.formation.postpone(task, packet);
                 }
-                // The other end is closed. `read` finds this, too, after the earlier messages.
+                // The other end is closed. `read` finds this, too, after the earlier packets.
                 Err(_) => {}
             }
         }
@@ -339,11 +339,11 @@ impl Meeting {
         Ok(())
     }
 
-    /// Reads the first message of a connection. A hello makes the connection the link to a task.
+    /// Reads the first packet of a connection. A hello makes the connection the link to a task.
     fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
-        let Packet::Bytes(count, _) = socket::receive(&stranger.socket, &mut self.buffer) else { return Ok(()) };
-        let hello = match self.message(count) {
-            Ok(Message::Hello(hello)) => hello,
+        let Received::Bytes(count, _) = socket::receive(&stranger.socket, &mut self.buffer) else { return Ok(()) };
+        let hello = match self.packet(count) {
+            Ok(Packet::Hello(hello)) => hello,
             Err(ReadError::OtherBuild) => return self.refuse_build(&stranger),
             _ => return Ok(()),
         };
@@ -361,7 +361,7 @@ impl Meeting {
         let task = hello.task;
         self.links[task] = Some(Arc::new(stranger));
         self.formation.linked_to(task);
-        self.formation.take(task, Message::Hello(hello));
+        self.formation.take(task, Packet::Hello(hello));
         self.read(task)
     }
 
@@ -376,33 +376,33 @@ impl Meeting {
         self.refuse(stranger, MeetingError::OtherBuild { name, pid: stranger.pid })
     }
 
-    /// Reads all packets on the link to a task. A packet that is not a valid message ends the link.
+    /// Reads all packets on the link to a task. A packet that is not a valid packet ends the link.
     fn read(&mut self, task: usize) -> Result<(), MeetingError> {
         while let Some(link) = self.links[task].clone() {
             let (count, mut descriptors) = match socket::receive(&link.socket, &mut self.buffer) {
-                Packet::Bytes(count, descriptors) => (count, descriptors),
-                Packet::Nothing => break,
+                Received::Bytes(count, descriptors) => (count, descriptors),
+                Received::Nothing => break,
                 // This process is at fault; the link still works.
-                Packet::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
-                Packet::TooLarge | Packet::Closed => {
+                Received::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
+                Received::TooLarge | Received::Closed => {
                     self.lose(task);
                     break;
                 }
             };
-            let message = match self.message(count) {
-                Ok(Message::Hello(hello)) if !self.options.has_size_of(&hello) => {
+            let packet = match self.packet(count) {
+                Ok(Packet::Hello(hello)) if !self.options.has_size_of(&hello) => {
                     self.lose(task);
                     return self.refuse(&link, self.options.other_size(link.pid, &hello));
                 }
-                Ok(Message::Hello(hello)) if hello.task != task => Err(ReadError::Garbage),
-                Ok(message) if descriptors.len() != usize::from(matches!(message, Message::Propose(_))) => {
+                Ok(Packet::Hello(hello)) if hello.task != task => Err(ReadError::Garbage),
+                Ok(packet) if descriptors.len() != usize::from(matches!(packet, Packet::Propose(_))) => {
                     Err(ReadError::Garbage)
                 }
-                message => message,
+                packet => packet,
             };
-            match message {
-                Ok(message) => {
-                    if self.formation.take(task, message)
+            match packet {
+                Ok(packet) => {
+                    if self.formation.take(task, packet)
                         && let Some(segment) = descriptors.pop()
                     {
                         self.segment = Some(segment);
@@ -424,7 +424,7 @@ impl Meeting {
     fn refuse(&self, link: &Link, why: MeetingError) -> Result<(), MeetingError> {
         let own = self.formation.own();
         // Of another build, it reads no more than the build. If it does not take this, it is gone.
-        let _ = socket::send(&link.socket, &self.bytes(&Message::Hello(own.clone())), None);
+        let _ = socket::send(&link.socket, &self.bytes(&Packet::Hello(own.clone())), None);
         if own.generation == 0 { Err(why) } else { Ok(()) }
     }
 
@@ -435,19 +435,19 @@ impl Meeting {
         }
     }
 
-    fn bytes(&self, message: &Message) -> Vec<u8> {
-        message.write(self.options.digest, self.options.layout)
+    fn bytes(&self, packet: &Packet) -> Vec<u8> {
+        packet.write(self.options.digest, self.options.layout)
     }
 
-    /// Decodes the message in the first `count` bytes of the buffer.
-    fn message(&self, count: usize) -> Result<Message, ReadError> {
-        Message::read(&self.buffer[..count], self.options.digest, self.options.layout)
+    /// Decodes the packet in the first `count` bytes of the buffer.
+    fn packet(&self, count: usize) -> Result<Packet, ReadError> {
+        Packet::read(&self.buffer[..count], self.options.digest, self.options.layout)
     }
 
     /// Returns the group that this process has joined, with its links to the members.
     fn formed(&mut self, group: Group) -> Result<Formed, MeetingError> {
-        // All messages that members sent before they joined have arrived by now, and are of no use.
-        // A later message means that its sender has left: see `Formation::is_due`.
+        // All packets that members sent before they joined have arrived by now, and are of no use.
+        // A later packet means that its sender has left: see `Formation::is_due`.
         for member in &group.members {
             self.read(member.task)?;
         }

@@ -6,7 +6,7 @@
 //! processes that call it, and passes on the descriptor of the segment that they share. [`Watch`]
 //! reports members that end or leave. The remaining members then call [`Meeting::form`] again.
 //!
-//! Files: `message.rs` encodes the messages. `formation/` is the protocol without sockets.
+//! Files: `packet.rs` encodes the packets. `formation/` is the protocol without sockets.
 //! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `elsewhere.rs` finds
 //! processes that wait for another job. `formed.rs`, `watch.rs` and `error.rs` contain what their
 //! names say.
@@ -16,7 +16,7 @@
 //! **Links.** Two processes share one link, a connection that carries packets. The process of the
 //! higher task connects, in its first call of `form`. The link stays open until one of the two
 //! processes ends, so *a closed link means that the process has ended*. A process sends `Hello`
-//! over the link. The message contains the number of its attempt to form a group. An attempt ends
+//! over the link. The packet contains the number of its attempt to form a group. An attempt ends
 //! with a group, with an error (`Leave`), or when the process begins a new attempt.
 //!
 //! **States** of a process, and the events that change them:
@@ -32,7 +32,7 @@
 //! ```
 //!
 //! **The leader** is the lowest task of the highest generation among the processes that are
-//! present. Each process determines the leader from the messages that it has received. It sends
+//! present. Each process determines the leader from the packets that it has received. It sends
 //! that leader a new `Hello` whenever its own knowledge changes. The leader proposes a group as
 //! soon as
 //!
@@ -67,10 +67,10 @@
 //!   wait for each other to accept, the lesser one gives way.
 //!
 //! **After joining** a process sends nothing to the members of its group, and reads what they sent
-//! before. Any later message from a member therefore means that the member has left.
+//! before. Any later packet from a member therefore means that the member has left.
 //!
 //! **Trust.** A process trusts only processes of its own user, as the system reports the user.
-//! `message.rs` checks their messages. In every version a message begins with the magic number and
+//! `packet.rs` checks their packets. In every version a packet begins with the magic number and
 //! the job's digest. A process that does not send them is a stranger, and its link is closed. A
 //! link that carries any other garbage is closed, too. The digest is no secret, so a process that
 //! connects must also listen at the name of its task. Only such a process is refused, as one of
@@ -80,7 +80,7 @@ mod options;
 mod elsewhere;
 mod meeting;
 pub mod formation;
-pub mod message;
+pub mod packet;
 mod socket;
 mod formed;
 mod watch;
@@ -91,6 +91,6 @@ mod tests;
 pub use error::{Absent, MeetingError};
 pub use formed::{Formed, Gone, Member};
 pub use meeting::Meeting;
-pub use message::Group;
 pub use options::{MeetingOptions, Waiting};
+pub use packet::Group;
 pub use watch::Watch;

@@ -2,7 +2,7 @@
 
 use super::{
     error::{MeetingError, system},
-    message::{Hello, MAX_TASKS},
+    packet::{Hello, MAX_TASKS},
     socket,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -18,9 +18,9 @@ pub struct MeetingOptions {
     /// The index of this process's task.
     pub task: usize,
     /// The names of the cluster's tasks, for errors: at most
-    /// [`MAX_TASKS`](super::message::MAX_TASKS) of them.
+    /// [`MAX_TASKS`](super::packet::MAX_TASKS) of them.
     pub names: Vec<String>,
-    /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::message::MAX_TASKS).
+    /// The number of this process's replicas, from 1 to [`MAX_TASKS`](super::packet::MAX_TASKS).
     pub replicas: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Packet sockets between processes of one host and one user. They never block, and `exec` closes
 //! them.
 
-use super::message::MAX_BYTES;
+use super::packet::MAX_BYTES;
 use rustix::{
     io::Errno,
     net::{
@@ -34,7 +34,7 @@ pub(super) struct Peer {
 }
 
 /// The result of reading from a connection.
-pub(super) enum Packet {
+pub(super) enum Received {
     /// The size of a packet in bytes, and its descriptors.
     Bytes(usize, Vec<OwnedFd>),
     /// A packet that is too long or has too many descriptors for this protocol.
@@ -107,7 +107,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd
 }
 
 /// Receives one packet into `bytes`, which has [`MAX_BYTES`] bytes.
-pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
+pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Received {
     debug_assert_eq!(bytes.len(), MAX_BYTES);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -118,8 +118,8 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
             // The other end was closed before it had read every packet. The packets that it has
             // sent follow this error.
             Err(Errno::CONNRESET | Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Packet::Nothing,
-            Err(_) => return Packet::Closed,
+            Err(Errno::AGAIN) => return Received::Nothing,
+            Err(_) => return Received::Closed,
         }
     };
     let mut descriptors = Vec::new();
@@ -129,14 +129,14 @@ pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Packet {
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) && descriptors.len() < DESCRIPTORS {
-        return Packet::NoDescriptor;
+        return Received::NoDescriptor;
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Packet::TooLarge;
+        return Received::TooLarge;
     }
     match received.bytes {
-        0 => Packet::Closed,
-        count => Packet::Bytes(count, descriptors),
+        0 => Received::Closed,
+        count => Received::Bytes(count, descriptors),
     }
 }
 

@@ -45,7 +45,7 @@ pub use manager::{CheckpointManager, Restored};
 use crate::{
     ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
     comm::agreement::Agreement,
-    handle::{Workers, context},
+    execution::{Workers, context},
     kind,
 };
 use consonance_kernels::digest::{digest, mix};

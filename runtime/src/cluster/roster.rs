@@ -2,7 +2,7 @@
 
 use super::{Role, check_on_this_host};
 use crate::{ClusterResolver, Error, Result, UniqueId};
-use consonance_kernels::{bootstrap::message::MAX_TASKS, digest::digest};
+use consonance_kernels::{bootstrap::packet::MAX_TASKS, digest::digest};
 use std::{env, sync::Arc};
 
 const CALL: &str = "ProcessGroup";

@@ -77,14 +77,14 @@ pub struct Mailbox {
     own: Option<u8>,
     reports: Arc<Reports>,
     timeout: Duration,
-    carrier: Arc<Employed>,
+    progress: Arc<ProgressOwner>,
 }
 
 impl Mailbox {
     pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
-        let carrier = Carrier { work: Mutex::default(), mail: mail.clone(), origin: Origin::here() };
-        let carrier = Arc::new(Employed(Arc::new(carrier)));
-        Mailbox { mail, types: &[], own: None, reports: Arc::new(reports), timeout, carrier }
+        let progress = Progress { work: Mutex::default(), mail: mail.clone(), origin: Origin::here() };
+        let progress = Arc::new(ProgressOwner(Arc::new(progress)));
+        Mailbox { mail, types: &[], own: None, reports: Arc::new(reports), timeout, progress }
     }
 
     /// Returns this mailbox for messages of the type `types[own]`, which the caller stores in
@@ -115,9 +115,9 @@ impl Mailbox {
             assert!(own < types.len(), "type {own} of {}", types.len());
             own as u8
         });
-        let Mailbox { mail, types: _, own: _, reports, timeout, carrier } = self;
-        let (mail, reports, carrier) = (mail.clone(), reports.clone(), carrier.clone());
-        Mailbox { mail, types, own, reports, timeout: *timeout, carrier }
+        let Mailbox { mail, types: _, own: _, reports, timeout, progress } = self;
+        let (mail, reports, progress) = (mail.clone(), reports.clone(), progress.clone());
+        Mailbox { mail, types, own, reports, timeout: *timeout, progress }
     }
 
     /// Returns this mailbox once more.
@@ -148,7 +148,7 @@ impl Mailbox {
         if let Err(MailFault::Late { .. }) = result
             && self.mail.is_busy()
         {
-            self.carrier.0.carry();
+            self.progress.0.carry();
         }
         result.map(drop).map_err(|fault| error((&self.reports, self.types), SEND, fault, limit))
     }
@@ -233,7 +233,7 @@ impl Mailbox {
                 };
                 start(data, limit, Box::new(move |result| finish(promise, result)));
                 if !request.is_finished() {
-                    self.carrier.0.carry();
+                    self.progress.0.carry();
                 }
             }
         }
@@ -329,7 +329,7 @@ fn error(
 }
 
 /// Carries on with requests for which nobody waits.
-struct Carrier {
+struct Progress {
     work: Mutex<Work>,
     mail: Mail,
     origin: Origin,
@@ -351,9 +351,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// short message.
 const LINGER: Duration = Duration::from_secs(1);
 
-impl Carrier {
+impl Progress {
     /// Lets the thread carry on with an open request.
-    fn carry(self: &Arc<Carrier>) {
+    fn carry(self: &Arc<Progress>) {
         let mut work = self.work();
         if work.is_running {
             return;
@@ -363,8 +363,8 @@ impl Carrier {
         }
         // Without the thread a request goes on in the calls of this mailbox.
         if let Some(thread) = &work.thread {
-            let carrier = self.clone();
-            thread.run(move || carrier.run());
+            let progress = self.clone();
+            thread.run(move || progress.run());
             work.is_running = true;
         }
     }
@@ -392,16 +392,16 @@ impl Carrier {
     }
 }
 
-/// A carrier that ends when no mailbox is left that employs it.
-struct Employed(Arc<Carrier>);
+/// A progress thread that ends when no mailbox is left that employs it.
+struct ProgressOwner(Arc<Progress>);
 
-impl Drop for Employed {
+impl Drop for ProgressOwner {
     fn drop(&mut self) {
-        let Employed(carrier) = self;
+        let ProgressOwner(progress) = self;
         // A fork has no such thread.
-        if !carrier.origin.forked() {
-            carrier.work().is_closed = true;
-            carrier.mail.wake();
+        if !progress.origin.forked() {
+            progress.work().is_closed = true;
+            progress.mail.wake();
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct CommunicationOptions {
     bytes_per_pack: Option<usize>,
     timeout: Option<Duration>,
     implementation: Option<Implementation>,
-    carriers: Option<bool>,
+    background_threads: Option<bool>,
     verify: Option<bool>,
 }
 
@@ -97,8 +97,8 @@ impl CommunicationOptions {
     /// itself when it waits. By default there are threads if this process may use more cores than
     /// there are replicas, and replicas are not pinned to cores. Set it to true if replicas spend
     /// their time waiting for a device instead of computing.
-    pub fn carriers(mut self, carriers: bool) -> Self {
-        self.carriers = Some(carriers);
+    pub fn background_threads(mut self, background_threads: bool) -> Self {
+        self.background_threads = Some(background_threads);
         self
     }
 
@@ -140,7 +140,7 @@ impl CommunicationOptions {
             bytes_per_pack: self.bytes_per_pack.or(base.bytes_per_pack),
             timeout: self.timeout.or(base.timeout),
             implementation: self.implementation.or(base.implementation),
-            carriers: self.carriers.or(base.carriers),
+            background_threads: self.background_threads.or(base.background_threads),
             verify: self.verify.or(base.verify),
         }
     }
@@ -153,8 +153,8 @@ impl CommunicationOptions {
         self.verify.unwrap_or(false)
     }
 
-    pub(crate) fn has_carriers(&self) -> Option<bool> {
-        self.carriers
+    pub(crate) fn has_background_threads(&self) -> Option<bool> {
+        self.background_threads
     }
 
     pub(crate) fn configuration(&self) -> Configuration {

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Communicator, Error, Nest, PerReplica, Result, Strategy,
     comm::{agreement::Agreement, call::Call},
-    handle::context,
+    execution::context,
     kind, panics,
 };
 use consonance_kernels::shm::codes::code_of;

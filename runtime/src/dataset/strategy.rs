@@ -3,7 +3,7 @@
 use crate::{
     Dataset, Error, Result, Strategy,
     dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, not_batched},
-    handle::context,
+    execution::context,
 };
 
 impl Strategy {

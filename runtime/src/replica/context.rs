@@ -4,7 +4,7 @@ use crate::{
     Axes, Axis, CommunicationOptions, Communicator, Device, Error, ReduceOp, Result, Strategy, Tensor,
     comm::{agreement::Agreement, call::Call},
     error::{IntoReduceOp, op_of},
-    handle::{CommLease, context},
+    execution::{CommLease, context},
     replica::{
         board::MergeBoard,
         nest_call::{NestCall, check_leaves},

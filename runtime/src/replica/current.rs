@@ -1,6 +1,6 @@
 //! The replica that a thread runs, for code that has no reference to its context.
 
-use crate::{Communicator, Error, ReplicaContext, Result, handle::context};
+use crate::{Communicator, Error, ReplicaContext, Result, execution::context};
 use std::{
     cell::{Cell, Ref, RefCell},
     fmt,

@@ -4,7 +4,7 @@ use super::board::{Left, Merging};
 use crate::{
     Error, Nest, PerReplica, ReplicaContext, Result, Strategy,
     comm::agreement::Agreement,
-    handle::{Workers, context},
+    execution::{Workers, context},
     kind,
     value::{nest, per_replica::Merged},
 };

@@ -147,7 +147,7 @@ impl ReplicaContext<'_> {
     /// [`CommunicationOptions::bytes_per_pack`]. A thread of the strategy all-reduces a full bucket
     /// at once. Other buckets are all-reduced when the replica waits for them, and at the end. If
     /// every core has a replica there is no such thread, and the replica itself all-reduces all
-    /// buckets when it waits: see [`CommunicationOptions::carriers`]. The result has the same bits
+    /// buckets when it waits: see [`CommunicationOptions::background_threads`]. The result has the same bits
     /// as that of [`all_reduce`](ReplicaContext::all_reduce).
     ///
     /// Any other call that the replica makes in `body` first waits for all values that were passed
@@ -177,7 +177,7 @@ impl ReplicaContext<'_> {
     /// ```
     /// use consonance::{CommunicationOptions, MirroredStrategy};
     /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
-    /// let options = CommunicationOptions::new().bytes_per_pack(1 << 20).carriers(true);
+    /// let options = CommunicationOptions::new().bytes_per_pack(1 << 20).background_threads(true);
     /// let sums = strategy.run(|replica| replica.overlap_with(options, |buckets| buckets.all_reduce("sum", 1)?.wait()))?;
     /// assert_eq!(sums.values(), [2, 2]);
     /// # Ok::<(), consonance::Error>(())

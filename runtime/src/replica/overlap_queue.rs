@@ -8,7 +8,7 @@ use crate::{
         options::Configuration,
         promise::{Promise, Promised, Unheard, promise},
     },
-    handle::CommLease,
+    execution::CommLease,
     replica::{nest_call::NestCall, verify::refuse_nan},
     value::nest::{Leaf, Value},
 };

@@ -9,7 +9,7 @@ pub use kinds::{
     CentralStorageStrategy, MirroredStrategy, MultiWorkerBuilder, MultiWorkerMirroredStrategy, OneDeviceStrategy,
 };
 
-use crate::{Mirrored, PerReplica, Result, Strategy, Tensor, handle::context};
+use crate::{Mirrored, PerReplica, Result, Strategy, Tensor, execution::context};
 
 impl Strategy {
     /// Calls `value_fn` once for each replica of this process and returns the results.

@@ -4,7 +4,7 @@ use crate::{
     Communicator, Error, PerReplica, ReplicaContext, Result, Strategy,
     comm::engine::AbortHandle,
     error::all_or_worst,
-    handle::{CallGuard, CommLease, context},
+    execution::{CallGuard, CommLease, context},
     panics,
     profile::{Event, RunSpan, Span},
     replica::{MergeBoard, Running},

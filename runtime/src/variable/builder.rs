@@ -3,7 +3,7 @@
 use super::Variable;
 use crate::{
     Error, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization, current_strategy,
-    handle::context, kind,
+    execution::context, kind,
 };
 use consonance_spec::Class;
 use std::fmt;

@@ -3,8 +3,8 @@
 mod builder;
 mod display;
 #[cfg(feature = "checkpoint")]
-mod held;
-mod of_strategy;
+mod exclusive;
+mod strategy;
 mod place;
 mod replica;
 mod scatter;
@@ -17,7 +17,7 @@ pub use view::VariableMut;
 
 use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
-    handle::context, kind, strategy::LocalResults,
+    execution::context, kind, strategy::LocalResults,
 };
 use consonance_spec::Kind;
 use place::{Place, Writing};

@@ -4,7 +4,7 @@
 //! user's function writes it. Another thread that wants the value waits, at most until its
 //! deadline. The writing thread itself gets an error at once.
 
-use crate::{Error, Result, Strategy, Tensor, handle::context};
+use crate::{Error, Result, Strategy, Tensor, execution::context};
 use std::{
     ops::{Deref, DerefMut},
     sync::{Condvar, Mutex, MutexGuard},

@@ -77,7 +77,7 @@ pub(crate) fn forks(words: &[&str]) -> Result<()> {
 /// Process 1 forks between two runs of a strategy. The fork lacks the threads of this strategy and
 /// those of the strategy `own`, which has one process.
 pub(crate) fn forks_between_runs(_: &[&str]) -> Result<()> {
-    let options = CommunicationOptions::new().carriers(true);
+    let options = CommunicationOptions::new().background_threads(true);
     let own = MirroredStrategy::builder(["cpu:0", "cpu:1"]).options(options).build()?;
     let own_sum = || own.run(|replica| replica.overlap(|buckets| buckets.all_reduce(ReduceOp::Sum, 1i32)?.wait()));
     assert_eq!(own_sum()?.values(), [2, 2]);

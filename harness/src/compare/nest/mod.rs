@@ -8,7 +8,7 @@ pub(super) use tree::{Tree, trees};
 
 use super::{Verdict, kept, script::DEADLINE};
 use crate::{
-    cases::{AxisCase, Carrier, NestCall, NestCase, Then},
+    cases::{AxisCase, Caller, NestCall, NestCase, Then},
     subjects::Replicas,
 };
 use consonance::{
@@ -41,7 +41,7 @@ fn refused(case: &NestCase, why: &spec::Error, found: impl Iterator<Item = Resul
         let Err(error) = found else { return Err(format!("succeeded, but the spec has no result: {why}")) };
         match &error {
             Error::InvalidCall { .. } => invalid += 1,
-            Error::Replica { source, .. } if case.carrier == Carrier::Merge => match **source {
+            Error::Replica { source, .. } if case.caller == Caller::Merge => match **source {
                 Error::InvalidCall { .. } | Error::Other(_) => invalid += 1,
                 _ => return Err(format!("another error than an invalid call: {error}")),
             },
@@ -70,12 +70,12 @@ pub(super) fn options(case: &NestCase) -> CommunicationOptions {
 /// Returns the options of the strategy that executes a case. If the calls themselves pass the
 /// case's options, these are only the deadline, so that cases share the strategy.
 pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
-    match (case.carrier, &case.call) {
-        (Carrier::Overlap, _) | (Carrier::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
+    match (case.caller, &case.call) {
+        (Caller::Overlap, _) | (Caller::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
             CommunicationOptions::new().timeout(DEADLINE).expect("a deadline that is not zero")
         }
-        (Carrier::Replica, NestCall::ReduceScatter(_) | NestCall::Broadcast(_))
-        | (Carrier::Strategy | Carrier::Merge | Carrier::Batch, _) => options(case),
+        (Caller::Replica, NestCall::ReduceScatter(_) | NestCall::Broadcast(_))
+        | (Caller::Strategy | Caller::Merge | Caller::Batch, _) => options(case),
     }
 }
 
@@ -83,17 +83,17 @@ pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
 /// replicas.
 pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree>> {
     let values = values(strategy, case);
-    match case.carrier {
-        Carrier::Replica => {
+    match case.caller {
+        Caller::Replica => {
             let results = strategy.run_with(values, |replica, value| call(replica, &case.call, options(case), value));
             results.map(PerReplica::into_values)
         }
-        Carrier::Overlap => {
+        Caller::Overlap => {
             strategy.run_with(values, |replica, value| overlap(replica, case, value)).map(PerReplica::into_values)
         }
-        Carrier::Strategy => cross_call(strategy, &case.call, &values).map(|result| vec![result]),
-        Carrier::Batch => batch(strategy, case, values).map(|result| vec![result]),
-        Carrier::Merge => {
+        Caller::Strategy => cross_call(strategy, &case.call, &values).map(|result| vec![result]),
+        Caller::Batch => batch(strategy, case, values).map(|result| vec![result]),
+        Caller::Merge => {
             let merge = |strategy: &Strategy, all: PerReplica<Tree>| {
                 cross_call(strategy, &case.call, &all).map(|result| strategy.mirror(result))
             };
@@ -141,8 +141,8 @@ pub(super) fn call(
 /// with an even id use communication threads.
 fn overlap(replica: &ReplicaContext<'_>, case: &NestCase, value: Tree) -> Result<Tree> {
     let NestCall::Reduce(op, _) = &case.call else { unreachable!("replicas reduce") };
-    let carriers = replica.replica_id_in_sync_group().is_multiple_of(2);
-    replica.overlap_with(options(case).carriers(carriers), |buckets| match value {
+    let background_threads = replica.replica_id_in_sync_group().is_multiple_of(2);
+    replica.overlap_with(options(case).background_threads(background_threads), |buckets| match value {
         Tree::List(items) => {
             let pending = items.into_iter().map(|item| buckets.all_reduce(*op, item)).collect::<Result<Vec<_>>>()?;
             pending.into_iter().map(|item| item.wait()).collect::<Result<_>>().map(Tree::List)

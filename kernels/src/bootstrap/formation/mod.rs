@@ -1,10 +1,10 @@
-//! The protocol as a state machine: received messages go in, messages to send come out. It has no
+//! The protocol as a state machine: received packets go in, packets to send come out. It has no
 //! socket and no clock, so that a test can play a whole job in which processes die between any two
-//! messages.
+//! packets.
 //!
 //! The documentation of the [module above](super) has the states and the events that change them.
 
-use super::message::{Group, GroupMember, Hello, Message, TaskSet};
+use super::packet::{Group, GroupMember, Hello, Packet, TaskSet};
 use std::cmp::Reverse;
 
 /// One process's part in the protocol, from the start of the process to its end.
@@ -23,7 +23,7 @@ pub struct Formation {
     /// abandoned.
     proposal: Option<Proposal>,
     /// Messages to send, except hellos.
-    outbox: Vec<(usize, Message)>,
+    outbox: Vec<(usize, Packet)>,
     /// The end of the attempt. `None` during an attempt, and before the first.
     outcome: Option<Outcome>,
     is_active: bool,
@@ -92,7 +92,7 @@ impl Formation {
         self.is_active = false;
         self.proposal = None;
         for task in self.linked().iter() {
-            self.outbox.push((task, Message::Leave(self.own.attempt, why.to_owned())));
+            self.outbox.push((task, Packet::Leave(self.own.attempt, why.to_owned())));
         }
     }
 
@@ -115,19 +115,19 @@ impl Formation {
         }
     }
 
-    /// Processes a message from a task. Returns whether the message is of use. If a proposal is
+    /// Processes a packet from a task. Returns whether the packet is of use. If a proposal is
     /// not, the caller drops its segment.
-    pub fn take(&mut self, task: usize, message: Message) -> bool {
-        match message {
-            Message::Hello(hello) => self.take_hello(task, hello),
-            Message::Propose(group) => return self.take_proposal(task, group),
-            Message::Commit(id) => {
+    pub fn take(&mut self, task: usize, packet: Packet) -> bool {
+        match packet {
+            Packet::Hello(hello) => self.take_hello(task, hello),
+            Packet::Propose(group) => return self.take_proposal(task, group),
+            Packet::Commit(id) => {
                 let is_it = |proposal: &mut Proposal| proposal.proposer == task && proposal.group.id == id;
                 if let Some(proposal) = self.proposal.take_if(is_it) {
                     self.finish(Outcome::Formed(proposal.group));
                 }
             }
-            Message::Leave(attempt, why) => {
+            Packet::Leave(attempt, why) => {
                 self.peers[task].hello = None;
                 self.peers[task].left = attempt;
                 if !why.is_empty() && self.is_active {
@@ -237,23 +237,23 @@ impl Formation {
         self.consume(&group);
         let me = self.own.task;
         for member in group.members.iter().filter(|member| member.task != me) {
-            self.outbox.push((member.task, Message::Propose(group.clone())));
+            self.outbox.push((member.task, Packet::Propose(group.clone())));
         }
         let accepted = [me].into_iter().collect();
         self.proposal = Some(Proposal { group, proposer: me, accepted, revision: self.revision });
         self.commit_if_all_accepted();
     }
 
-    /// Returns the messages to send now. The caller reports each hello that is sent to
+    /// Returns the packets to send now. The caller reports each hello that is sent to
     /// [`Formation::told`].
-    pub fn messages(&mut self) -> Vec<(usize, Message)> {
-        let mut messages = std::mem::take(&mut self.outbox);
+    pub fn packets(&mut self) -> Vec<(usize, Packet)> {
+        let mut packets = std::mem::take(&mut self.outbox);
         if self.is_active {
             let due = self.linked().iter().filter(|&task| self.is_due(task));
             let hello = |task: usize| Hello { used: self.peers[task].consumed, ..self.own.clone() };
-            messages.extend(due.map(|task| (task, Message::Hello(hello(task)))));
+            packets.extend(due.map(|task| (task, Packet::Hello(hello(task)))));
         }
-        messages
+        packets
     }
 
     /// Notes that the current hello was sent to a task.
@@ -261,11 +261,11 @@ impl Formation {
         self.peers[task].told = self.revision;
     }
 
-    /// Queues a message again that could not be sent to a task now. A hello need not be queued: it
+    /// Queues a packet again that could not be sent to a task now. A hello need not be queued: it
     /// stays due until it is told.
-    pub fn postpone(&mut self, task: usize, message: Message) {
-        if !matches!(message, Message::Hello(_)) {
-            self.outbox.push((task, message));
+    pub fn postpone(&mut self, task: usize, packet: Packet) {
+        if !matches!(packet, Packet::Hello(_)) {
+            self.outbox.push((task, packet));
         }
     }
 
@@ -371,7 +371,7 @@ impl Formation {
 
     /// Returns whether a hello to a task is due. Every task is told of an attempt; only the leader
     /// is told of changes within the attempt. A process that has accepted a proposal sends nothing
-    /// more to its members, so that any later message means that the process has left.
+    /// more to its members, so that any later packet means that the process has left.
     fn is_due(&self, task: usize) -> bool {
         let told = self.peers[task].told;
         match &self.proposal {
@@ -406,7 +406,7 @@ impl Formation {
         let is_accepted = |proposal: &mut Proposal| proposal.accepted.count() == proposal.group.members.len();
         let Some(proposal) = self.proposal.take_if(is_accepted) else { return };
         let others = proposal.group.members.iter().filter(|member| member.task != self.own.task);
-        self.outbox.extend(others.map(|member| (member.task, Message::Commit(proposal.group.id))));
+        self.outbox.extend(others.map(|member| (member.task, Packet::Commit(proposal.group.id))));
         self.finish(Outcome::Formed(proposal.group));
     }
 
@@ -423,7 +423,7 @@ impl Formation {
 
     /// Gives up the proposal. The new attempt tells every process so.
     fn abandon(&mut self) {
-        self.outbox.retain(|(_, message)| !matches!(message, Message::Propose(_)));
+        self.outbox.retain(|(_, packet)| !matches!(packet, Packet::Propose(_)));
         self.new_attempt();
     }
 

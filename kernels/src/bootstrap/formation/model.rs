@@ -1,5 +1,5 @@
-//! A simulation of whole jobs, with every message in a queue: processes start, die and give up
-//! between any two messages.
+//! A simulation of whole jobs, with every packet in a queue: processes start, die and give up
+//! between any two packets.
 
 use super::*;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ impl Choices {
 struct Connection {
     tasks: [usize; 2],
     /// The packets in transit to each end. `None`: the other end is closed.
-    queues: [VecDeque<Option<Message>>; 2],
+    queues: [VecDeque<Option<Packet>>; 2],
     is_open: [bool; 2],
     is_accepted: bool,
 }
@@ -132,22 +132,22 @@ impl Job {
         }
     }
 
-    /// Sends a process's messages. In the wild phase the process may die before it has sent all of
+    /// Sends a process's packets. In the wild phase the process may die before it has sent all of
     /// them.
     fn flush(&mut self, task: usize) {
-        for (to, message) in self.process(task).formation.messages() {
+        for (to, packet) in self.process(task).formation.packets() {
             if self.is_wild && self.choices.once_in(100) {
                 self.is_dying = true;
             }
             if self.is_dying {
                 return;
             }
-            let is_hello = matches!(message, Message::Hello(_));
+            let is_hello = matches!(packet, Packet::Hello(_));
             let index = self.process(task).links[to].expect("a link to whom something is to be said");
             let connection = &mut self.connections[index];
             let end = usize::from(connection.tasks[1] == to);
             if connection.is_open[end] {
-                connection.queues[end].push_back(Some(message));
+                connection.queues[end].push_back(Some(packet));
                 // Sometimes the queue is full and does not take the hello. Then the hello stays
                 // due.
                 if is_hello && !self.choices.once_in(10) {
@@ -177,7 +177,7 @@ impl Job {
             self.process(to).formation.linked_to(from);
         }
         match packet {
-            Some(message) => drop(self.process(to).formation.take(from, message)),
+            Some(packet) => drop(self.process(to).formation.take(from, packet)),
             None => {
                 self.connections[index].is_open[end] = false;
                 self.process(to).links[from] = None;
@@ -205,7 +205,7 @@ impl Job {
             process.formation.outcome = None;
             process.group = Some(group.clone());
             self.flush(task);
-            // Members sent these messages before they joined.
+            // Members sent these packets before they joined.
             for member in group.members.iter().filter(|member| member.task != task) {
                 if let Some(index) = self.process(task).links[member.task] {
                     let end = usize::from(self.connections[index].tasks[1] == task);
@@ -246,7 +246,7 @@ impl Job {
             groups.filter(|group| group.members.iter().all(|member| self.is_in(member, group))).collect();
         whole.dedup();
         assert!(whole.len() <= 1, "two groups at once: {whole:?}");
-        // A message from a member of the process's group means that the member has left.
+        // A packet from a member of the process's group means that the member has left.
         for (task, process) in self.processes.iter().enumerate() {
             let Some((process, group)) = process.as_ref().and_then(|process| Some((process, process.group.as_ref()?)))
             else {
@@ -379,7 +379,7 @@ fn a_job_has_one_group_and_comes_to_rest() {
     assert!(formed > 2000, "{formed} groups in 1000 jobs");
 }
 
-/// A member receives the last messages of the leader at once: the commit, perhaps `Leave`, and the
+/// A member receives the last packets of the leader at once: the commit, perhaps `Leave`, and the
 /// end.
 #[test]
 fn a_leader_leaving_and_ending_before_the_commit_is_seen_has_left() {

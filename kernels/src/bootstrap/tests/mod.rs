@@ -8,7 +8,7 @@ use self::worker::{LIMIT, Worker, absent, form_all, job, names, open_all, option
 use super::{
     Gone, Meeting, MeetingError, MeetingOptions, Watch,
     error::system,
-    message::{Hello, MAX_BYTES, Message, TaskSet},
+    packet::{Hello, MAX_BYTES, Packet, TaskSet},
     socket,
 };
 use crate::os::process_state::{ProcessState, process_state};
@@ -61,7 +61,7 @@ fn a_missing_worker_is_named_while_all_wait_and_at_the_deadline() {
         let missing = [absent(1, None, ProcessState::Gone), absent(3, Some(other.pid()), ProcessState::Running)];
         assert!(error.starts_with("Missing ") && error.contains(&format!(" missing: {missing:?}, ")), "{error}");
     }
-    // The messages of the failed attempts do no harm.
+    // The packets of the failed attempts do no harm.
     drop(other);
     let (mut one, mut three) = (Worker::open(1, 4, digest), Worker::open(3, 4, digest));
     let (generation, tasks) = form_all(workers.iter_mut().chain([&mut one, &mut three]), 0);
@@ -152,7 +152,7 @@ fn garbage_is_survived() {
         alive: TaskSet::default(),
         linked: TaskSet::default(),
     };
-    let bytes = Message::Hello(hello).write(digest, 1);
+    let bytes = Packet::Hello(hello).write(digest, 1);
     let nothing: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
     let mut open = Vec::new();
     for round in 0..40 {
@@ -200,10 +200,10 @@ fn a_member_gone_at_the_formation_is_known_by_its_process() {
         linked: TaskSet::first(1),
     };
     let say = |member: &OwnedFd, hello| {
-        assert!(socket::send(member, &Message::Hello(hello).write(digest, 1), None).unwrap());
+        assert!(socket::send(member, &Packet::Hello(hello).write(digest, 1), None).unwrap());
     };
     say(member.as_ref().expect("a listener"), hello.clone());
-    let create = |group: &super::message::Group, _: &[u32]| {
+    let create = |group: &super::packet::Group, _: &[u32]| {
         // It accepts, and is gone before the leader reads that.
         let member = member.take().expect("the group is made once");
         say(&member, Hello { accepted: group.id, ..hello.clone() });
@@ -259,9 +259,9 @@ fn a_stranger_with_the_digest_ends_no_meeting() {
         alive: TaskSet::default(),
         linked: TaskSet::default(),
     };
-    let other_build = Message::Hello(hello.clone()).write(digest, 2);
-    let other_size = Message::Hello(Hello { tasks: 3, ..hello.clone() }).write(digest, 1);
-    let member = Message::Hello(hello).write(digest, 1);
+    let other_build = Packet::Hello(hello.clone()).write(digest, 2);
+    let other_size = Packet::Hello(Hello { tasks: 3, ..hello.clone() }).write(digest, 1);
+    let member = Packet::Hello(hello).write(digest, 1);
     let name = super::options::name(&options(0, 2, digest), 0);
     // More than are searched for.
     let mut open = Vec::new();
@@ -343,7 +343,7 @@ fn connections_without_an_end_keep_nobody_from_the_deadline() {
     // Only a bounded number of accepted connections stays open. Connections that came later still
     // wait.
     let mut buffer = vec![0; MAX_BYTES];
-    let mut is_closed = |socket| matches!(socket::receive(socket, &mut buffer), socket::Packet::Closed);
+    let mut is_closed = |socket| matches!(socket::receive(socket, &mut buffer), socket::Received::Closed);
     let closed = sockets.iter().filter(|socket| is_closed(socket)).count();
     assert!(closed < 100, "{closed} of 250 were taken before the deadline was looked at");
 }
@@ -474,7 +474,7 @@ fn a_closed_meeting_has_left() {
     let (tell, told) = mpsc::channel();
     let join = move |task| {
         let mut meeting = Meeting::open(options(task, 2, digest)).expect("a meeting");
-        let create = |group: &super::message::Group, _: &[u32]| segment(group);
+        let create = |group: &super::packet::Group, _: &[u32]| segment(group);
         let formed = meeting.form(Instant::now() + LIMIT, LIMIT, create, |_| ()).expect("a group");
         (meeting, formed)
     };
@@ -491,7 +491,7 @@ fn a_closed_meeting_has_left() {
 #[test]
 fn replacements_may_be_waited_for_without_an_end() {
     let mut meeting = Meeting::open(options(0, 2, job())).unwrap();
-    let create = |_: &super::message::Group, _: &[u32]| unreachable!("there is nobody");
+    let create = |_: &super::packet::Group, _: &[u32]| unreachable!("there is nobody");
     let deadline = Instant::now() + Duration::from_millis(1);
     let error = meeting.form(deadline, Duration::MAX, create, |_| {}).unwrap_err();
     assert!(matches!(error, MeetingError::Missing { .. }), "{error}");

@@ -5,7 +5,7 @@ mod combine;
 use crate::{
     Axes, Axis, Device, Error, Mirrored, Nest, PerReplica, Result, Strategy, device,
     error::{IntoReduceOp, op_of},
-    handle::context,
+    execution::context,
     kind,
 };
 use consonance_spec::Kind;

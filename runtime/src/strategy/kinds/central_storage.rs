@@ -1,6 +1,6 @@
 //! Several replicas in one process, and one copy of every variable.
 
-use crate::{Device, Error, Result, Strategy, handle::Builder};
+use crate::{Device, Error, Result, Strategy, execution::Builder};
 use std::ops::Deref;
 
 /// Replicas on several devices of one process, with one copy of every variable, on the parameter

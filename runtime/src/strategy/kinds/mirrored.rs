@@ -1,6 +1,6 @@
 //! Several replicas in one process, each with a copy of every variable.
 
-use crate::{Device, Error, Result, Strategy, handle::Builder};
+use crate::{Device, Error, Result, Strategy, execution::Builder};
 use std::ops::Deref;
 
 /// Replicas in one process, one on each device, each with a copy of every variable.

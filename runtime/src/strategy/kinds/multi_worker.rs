@@ -5,10 +5,10 @@ use crate::{
     cluster::Role,
     comm::engine::Engine,
     device,
-    handle::{Builder, Engines, MakeEngines, Workers, check_devices},
+    execution::{Builder, Engines, MakeEngines, Workers, check_devices},
 };
 #[cfg(target_os = "linux")]
-use crate::{ProcessGroup, ProcessGroupBuilder, handle::context};
+use crate::{ProcessGroup, ProcessGroupBuilder, execution::context};
 use std::{env, fmt, ops::Deref, sync::Arc};
 #[cfg(target_os = "linux")]
 use std::{sync::Mutex, time::Duration};

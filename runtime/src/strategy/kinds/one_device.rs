@@ -1,6 +1,6 @@
 //! One replica.
 
-use crate::{Device, Error, Result, Strategy, handle::Builder};
+use crate::{Device, Error, Result, Strategy, execution::Builder};
 use std::ops::Deref;
 
 /// One replica on one device, to try a program that is written for several replicas. Every call

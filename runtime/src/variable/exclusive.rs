@@ -5,7 +5,7 @@ use crate::{Result, Tensor, VariableAggregation, VariableSynchronization};
 use consonance_spec::for_each_dtype;
 
 /// Exclusive access to a variable until this is dropped.
-pub(crate) struct Held<'v> {
+pub(crate) struct Exclusive<'v> {
     variable: &'v Variable,
     places: Vec<Writing<'v>>,
 }
@@ -18,17 +18,17 @@ impl Variable {
     /// scope, or if this thread holds it already; [`Error::InvalidCall`](crate::Error::InvalidCall)
     /// if it is synchronised on reading and has no aggregation;
     /// [`Error::Timeout`](crate::Error::Timeout) if an update on another thread does not end.
-    pub(crate) fn hold(&self, call: &'static str) -> Result<Held<'_>> {
+    pub(crate) fn hold(&self, call: &'static str) -> Result<Exclusive<'_>> {
         self.require_across(call, "checkpoints are of all replicas")?;
         if self.0.synchronization == VariableSynchronization::OnRead && self.0.aggregation == VariableAggregation::None
         {
             return Err(self.without_aggregation(call, "to be restored"));
         }
-        Ok(Held { variable: self, places: self.write_all(call)? })
+        Ok(Exclusive { variable: self, places: self.write_all(call)? })
     }
 }
 
-impl Held<'_> {
+impl Exclusive<'_> {
     /// Sets the variable so that a read outside of replicas returns `value` bit for bit. `value`
     /// has the variable's dtype and shape.
     ///

@@ -1,7 +1,7 @@
 //! Creating and updating variables of a strategy.
 
 use super::{Variable, VariableMut};
-use crate::{Error, Result, Strategy, Tensor, handle::context, kind};
+use crate::{Error, Result, Strategy, Tensor, execution::context, kind};
 
 impl Strategy {
     /// Creates a [`Variable`] of this strategy; `initial_value` is called once. For other

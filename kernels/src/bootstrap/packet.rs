@@ -1,15 +1,15 @@
-//! The messages between the processes of a job, as bytes. One message is one packet.
+//! The packets between the processes of a job, as bytes. Each is one packet of a socket.
 //!
 //! The bytes come from another process, so every number in them is checked here against fixed
-//! bounds before it is used. A message that was read is written as the same bytes again.
+//! bounds before it is used. A packet that was read is written as the same bytes again.
 
 /// The limit on the tasks of a job, and on the ranks of its group.
 pub const MAX_TASKS: usize = 1024;
 
-/// The size limit of a message. The longest is a proposal to [`MAX_TASKS`] tasks.
+/// The size limit of a packet. The longest is a proposal to [`MAX_TASKS`] tasks.
 pub const MAX_BYTES: usize = HEADER_BYTES + 28 + MAX_TASKS * MEMBER_BYTES;
 
-/// The longest text of a [`Message::Leave`], in bytes.
+/// The longest text of a [`Packet::Leave`], in bytes.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
 /// The version of the format of all following fields. The magic number and the job's digest come
@@ -20,11 +20,11 @@ const MAGIC: [u8; 8] = *b"consmeet";
 const HEADER_BYTES: usize = 40;
 const MEMBER_BYTES: usize = 24;
 
-/// One message.
+/// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "most are hellos, and none is kept")]
-pub enum Message {
-    /// The sender wants to form a group. The message identifies the sender and says what it knows.
+pub enum Packet {
+    /// The sender wants to form a group. The packet identifies the sender and says what it knows.
     Hello(Hello),
     /// The group that the sender proposes. The packet contains a descriptor of the group's segment.
     Propose(Group),
@@ -162,25 +162,25 @@ impl FromIterator<usize> for TaskSet {
     }
 }
 
-/// The reason why bytes are not a message.
+/// The reason why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
     /// The bytes have this job's digest, but another version of the protocol or another layout of
     /// the segment.
     OtherBuild,
-    /// The bytes are not of this job, or are no message.
+    /// The bytes are not of this job, or are no packet.
     Garbage,
 }
 
-impl Message {
-    /// Encodes the message for the job with this digest, from a build whose segment has this
+impl Packet {
+    /// Encodes the packet for the job with this digest, from a build whose segment has this
     /// layout.
     pub fn write(&self, digest: u128, layout: u64) -> Vec<u8> {
         let kind: u32 = match self {
-            Message::Hello(_) => 1,
-            Message::Propose(_) => 2,
-            Message::Commit(_) => 3,
-            Message::Leave(..) => 4,
+            Packet::Hello(_) => 1,
+            Packet::Propose(_) => 2,
+            Packet::Commit(_) => 3,
+            Packet::Leave(..) => 4,
         };
         let mut bytes = Vec::with_capacity(512);
         bytes.extend(MAGIC);
@@ -189,10 +189,10 @@ impl Message {
         bytes.extend(kind.to_le_bytes());
         bytes.extend(layout.to_le_bytes());
         match self {
-            Message::Hello(hello) => hello.write(&mut bytes),
-            Message::Propose(group) => group.write(&mut bytes),
-            Message::Commit(id) => bytes.extend(id),
-            Message::Leave(attempt, text) => {
+            Packet::Hello(hello) => hello.write(&mut bytes),
+            Packet::Propose(group) => group.write(&mut bytes),
+            Packet::Commit(id) => bytes.extend(id),
+            Packet::Leave(attempt, text) => {
                 bytes.extend(attempt.to_le_bytes());
                 bytes.extend(&text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]);
             }
@@ -200,13 +200,13 @@ impl Message {
         bytes
     }
 
-    /// Decodes a message.
+    /// Decodes a packet.
     ///
     /// # Errors
-    /// [`ReadError::OtherBuild`] if the bytes begin like a message to this job but have another
-    /// version or layout; [`ReadError::Garbage`] for all other bytes that [`Message::write`] does
+    /// [`ReadError::OtherBuild`] if the bytes begin like a packet to this job but have another
+    /// version or layout; [`ReadError::Garbage`] for all other bytes that [`Packet::write`] does
     /// not write.
-    pub fn read(bytes: &[u8], digest: u128, layout: u64) -> Result<Message, ReadError> {
+    pub fn read(bytes: &[u8], digest: u128, layout: u64) -> Result<Packet, ReadError> {
         let mut reader = Reader(bytes);
         if reader.take() != Some(MAGIC) || reader.take().map(u128::from_le_bytes) != Some(digest) {
             return Err(ReadError::Garbage);
@@ -219,18 +219,18 @@ impl Message {
         if sender != layout {
             return Err(ReadError::OtherBuild);
         }
-        let message = match kind {
-            1 => Hello::read(&mut reader).map(Message::Hello),
-            2 => Group::read(&mut reader).map(Message::Propose),
-            3 => reader.take().map(Message::Commit),
+        let packet = match kind {
+            1 => Hello::read(&mut reader).map(Packet::Hello),
+            2 => Group::read(&mut reader).map(Packet::Propose),
+            3 => reader.take().map(Packet::Commit),
             4 => reader
                 .u64()
                 .filter(|&attempt| is_number(attempt))
                 .zip(reader.text())
-                .map(|(attempt, text)| Message::Leave(attempt, text)),
+                .map(|(attempt, text)| Packet::Leave(attempt, text)),
             _ => None,
         };
-        message.filter(|_| reader.0.is_empty()).ok_or(ReadError::Garbage)
+        packet.filter(|_| reader.0.is_empty()).ok_or(ReadError::Garbage)
     }
 }
 
@@ -384,25 +384,25 @@ mod tests {
         Group { generation: 1, id: [3; 16], members: (0..MAX_TASKS).map(member).collect() }
     }
 
-    fn messages() -> [Message; 4] {
+    fn packets() -> [Packet; 4] {
         let text = "é".repeat(MAX_TEXT_BYTES / 2);
-        [Message::Hello(hello()), Message::Propose(group()), Message::Commit([1; 16]), Message::Leave(1, text)]
+        [Packet::Hello(hello()), Packet::Propose(group()), Packet::Commit([1; 16]), Packet::Leave(1, text)]
     }
 
     #[test]
-    fn every_message_reads_back() {
-        for message in messages() {
-            let bytes = message.write(DIGEST, LAYOUT);
+    fn every_packet_reads_back() {
+        for packet in packets() {
+            let bytes = packet.write(DIGEST, LAYOUT);
             assert!(bytes.len() <= MAX_BYTES);
-            assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Ok(message));
+            assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Ok(packet));
         }
-        assert_eq!(messages()[1].write(DIGEST, LAYOUT).len(), MAX_BYTES);
+        assert_eq!(packets()[1].write(DIGEST, LAYOUT).len(), MAX_BYTES);
     }
 
     #[test]
     fn a_longer_text_is_cut_between_characters() {
         let text = format!("a{}", "é".repeat(MAX_TEXT_BYTES));
-        let Ok(Message::Leave(1, read)) = Message::read(&Message::Leave(1, text).write(DIGEST, LAYOUT), DIGEST, LAYOUT)
+        let Ok(Packet::Leave(1, read)) = Packet::read(&Packet::Leave(1, text).write(DIGEST, LAYOUT), DIGEST, LAYOUT)
         else {
             panic!("no text");
         };
@@ -410,35 +410,35 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_longer_message_is_garbage() {
-        for message in &messages()[..3] {
-            let mut bytes = message.write(DIGEST, LAYOUT);
+    fn a_cut_or_longer_packet_is_garbage() {
+        for packet in &packets()[..3] {
+            let mut bytes = packet.write(DIGEST, LAYOUT);
             for count in 0..bytes.len().min(400) {
-                assert_eq!(Message::read(&bytes[..count], DIGEST, LAYOUT), Err(ReadError::Garbage), "{count} bytes");
+                assert_eq!(Packet::read(&bytes[..count], DIGEST, LAYOUT), Err(ReadError::Garbage), "{count} bytes");
             }
             bytes.push(0);
-            assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
+            assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
         }
     }
 
     #[test]
-    fn a_message_of_another_build_is_not_garbage() {
-        let bytes = messages()[0].write(DIGEST, LAYOUT);
-        assert_eq!(Message::read(&bytes, DIGEST, LAYOUT + 1), Err(ReadError::OtherBuild));
+    fn a_packet_of_another_build_is_not_garbage() {
+        let bytes = packets()[0].write(DIGEST, LAYOUT);
+        assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT + 1), Err(ReadError::OtherBuild));
         let mut version = bytes.clone();
         version[24] += 1;
-        assert_eq!(Message::read(&version[..28], DIGEST, LAYOUT), Err(ReadError::OtherBuild));
+        assert_eq!(Packet::read(&version[..28], DIGEST, LAYOUT), Err(ReadError::OtherBuild));
         let mut magic = bytes;
         magic[0] += 1;
-        assert_eq!(Message::read(&magic, DIGEST, LAYOUT), Err(ReadError::Garbage));
+        assert_eq!(Packet::read(&magic, DIGEST, LAYOUT), Err(ReadError::Garbage));
     }
 
     #[test]
     fn another_job_is_garbage_whatever_its_version_and_layout() {
-        let mut bytes = messages()[0].write(DIGEST + 1, LAYOUT + 1);
-        assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
+        let mut bytes = packets()[0].write(DIGEST + 1, LAYOUT + 1);
+        assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
         bytes[24] += 1;
-        assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
+        assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
     }
 
     #[test]
@@ -459,8 +459,8 @@ mod tests {
         for wrong in wrong_hellos {
             let mut hello = hello();
             wrong(&mut hello);
-            let bytes = Message::Hello(hello.clone()).write(DIGEST, LAYOUT);
-            assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage), "{hello:?}");
+            let bytes = Packet::Hello(hello.clone()).write(DIGEST, LAYOUT);
+            assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage), "{hello:?}");
         }
         let wrong_groups: [fn(&mut Group); 7] = [
             |group| group.members.clear(),
@@ -474,8 +474,8 @@ mod tests {
         for wrong in wrong_groups {
             let mut group = group();
             wrong(&mut group);
-            let bytes = Message::Propose(group).write(DIGEST, LAYOUT);
-            assert_eq!(Message::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
+            let bytes = Packet::Propose(group).write(DIGEST, LAYOUT);
+            assert_eq!(Packet::read(&bytes, DIGEST, LAYOUT), Err(ReadError::Garbage));
         }
     }
 }

@@ -215,7 +215,7 @@ impl Strategy {
     pub(crate) fn take_thread(&self, options: CommunicationOptions) -> Option<KeptThread> {
         // The thread of a pinned replica would inherit its core.
         let spare = || !self.0.pin_threads && device::cores() > self.num_replicas_in_sync();
-        if !options.has_carriers().unwrap_or_else(spare) {
+        if !options.has_background_threads().unwrap_or_else(spare) {
             return None;
         }
         let mut idle = self.0.threads.lock().expect("nobody panics holding the list");
