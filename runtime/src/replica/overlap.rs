@@ -147,8 +147,8 @@ impl ReplicaContext<'_> {
     /// [`CommunicationOptions::bytes_per_pack`]. A thread of the strategy all-reduces a full bucket
     /// at once. Other buckets are all-reduced when the replica waits for them, and at the end. If
     /// every core has a replica there is no such thread, and the replica itself all-reduces all
-    /// buckets when it waits: see [`CommunicationOptions::background_threads`]. The result has the same bits
-    /// as that of [`all_reduce`](ReplicaContext::all_reduce).
+    /// buckets when it waits: see [`CommunicationOptions::background_threads`]. The result has the
+    /// same bits as that of [`all_reduce`](ReplicaContext::all_reduce).
     ///
     /// Any other call that the replica makes in `body` first waits for all values that were passed
     /// before it.
