@@ -59,6 +59,8 @@ kinds! {
     RESTORE = "checkpoint::restore",
     /// The replicas compare the bits of their parameters.
     COMPARE_PARAMETERS = "training::compare_parameters",
+    /// All ranks begin the next generation of their group.
+    RENEW = "the next run",
 }
 
 /// Returns the signature of a call of one of these kinds. Its detail is a digest of the name: in

@@ -5,9 +5,9 @@
 //! the engines of a group of threads, [`processes`] the engine of a process that is connected to
 //! the others by sockets. It tests the seam; it is not fast.
 //!
-//! Each rank has an *inbox*: the messages by sender and group, the ranks that have left, and the
-//! groups that were aborted. A thread stores its letters in the receiver's inbox itself. A process
-//! has a thread for each connection, which stores the letters that arrive.
+//! Each rank has an *inbox*: the messages by sender and generation of a group, the ranks that have
+//! left, and the generations that were aborted. A thread stores its letters in the receiver's inbox
+//! itself. A process has a thread for each connection, which stores the letters that arrive.
 //!
 //! ```
 //! use consonance::{Communicator, ReduceOp, Result};
@@ -35,7 +35,7 @@ use consonance::{
     Error, Result, World,
     raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
 };
-use inbox::{End, Inbox, Letter, News};
+use inbox::{End, Generation, Inbox, Letter, News};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -81,8 +81,9 @@ struct Messages {
 /// The state of a group that its rank shares with its abort handles.
 struct Group {
     world: World,
-    /// The numbers of the groups that this one was split from, the whole group first, then its own.
-    line: Vec<u64>,
+    /// The generations of the groups that this one was split from, the whole group first, then its
+    /// own.
+    line: Vec<Generation>,
     /// The ranks in the whole group.
     members: Vec<usize>,
     inbox: Arc<Inbox>,
@@ -95,13 +96,16 @@ impl Group {
         self.members[self.world.rank()]
     }
 
-    fn number(&self) -> u64 {
-        *self.line.last().expect("a group has a number")
+    fn generation(&self) -> Generation {
+        *self.line.last().expect("a group has a generation")
     }
 
-    /// Aborts this group on all ranks and blames one of them. On each rank the first abort wins.
-    fn end(&self, rank: usize, reason: Reason) {
-        let letter = || Letter::End { group: self.number(), end: End { rank, reason } };
+    /// Aborts this generation on all ranks and blames one of them; all later ones, too, if that has
+    /// left. On each rank the first abort wins.
+    fn end(&self, rank: usize, reason: Reason, turn: Option<u64>) {
+        let Generation { group, number } = self.generation();
+        let of = Generation { group, number: if reason == Reason::Leave { u64::MAX } else { number } };
+        let letter = || Letter::End { of, end: End { rank, reason, turn } };
         self.inbox.put(self.own(), letter());
         for &member in self.members.iter().filter(|&&member| member != self.own()) {
             self.post.bring(self.own(), member, letter());
@@ -110,18 +114,28 @@ impl Group {
 }
 
 impl Abort for Group {
-    fn abort(&self, culprit: Option<usize>, _turn: Option<u64>, reason: Reason) {
-        self.end(culprit.unwrap_or(self.world.rank()), reason);
+    fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason) {
+        self.end(culprit.unwrap_or(self.world.rank()), reason, turn);
     }
 
     fn is_aborted(&self) -> bool {
         self.inbox.end_of(&self.line).is_some()
     }
+
+    fn ended_after(&self, turn: u64) -> bool {
+        self.inbox.end_of(&self.line).and_then(|end| end.turn).is_some_and(|end| end > turn)
+    }
 }
 
 impl Messages {
     fn whole(world: World, inbox: Arc<Inbox>, post: Arc<dyn Post>) -> Messages {
-        Messages::new(Group { world, line: vec![0], members: (0..world.size()).collect(), inbox, post })
+        Messages::new(Group {
+            world,
+            line: vec![Generation { group: 0, number: 0 }],
+            members: (0..world.size()).collect(),
+            inbox,
+            post,
+        })
     }
 
     fn new(group: Group) -> Messages {
@@ -136,12 +150,12 @@ impl Messages {
             News::Message(bytes) => Ok(bytes),
             News::Ended(end) => Err(ended(call, end)),
             News::Left => {
-                let end = End { rank: from, reason: Reason::Leave };
-                group.end(from, end.reason);
+                let end = End { rank: from, reason: Reason::Leave, turn: None };
+                group.end(from, end.reason, None);
                 Err(ended(call, end))
             }
             News::Late => {
-                group.end(from, Reason::Deadline);
+                group.end(from, Reason::Deadline, None);
                 let missing = vec![(from, "it sent no message of this call".to_owned())];
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
@@ -193,14 +207,14 @@ impl Engine for Messages {
                     return Err(ended(name.name(), end).into());
                 }
                 let letter =
-                    Letter::Message { group: self.group.number(), bytes: on_host(data.host()).as_bytes().to_vec() };
+                    Letter::Message { of: self.group.generation(), bytes: on_host(data.host()).as_bytes().to_vec() };
                 self.group.post.bring(self.group.own(), self.group.members[to], letter);
                 Ok(())
             }
             Call::Recv { data, from } => {
                 let bytes = self.receive(from, name.name())?;
                 if bytes.len() != data.bytes() {
-                    self.group.end(self.group.world.rank(), Reason::Failure);
+                    self.group.end(self.group.world.rank(), Reason::Failure, None);
                     let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
                     return Err(Error::system(what, std::io::ErrorKind::InvalidData).into());
                 }
@@ -220,6 +234,16 @@ impl Engine for Messages {
         group.into()
     }
 
+    fn next_generation(&mut self) -> Result<()> {
+        let Group { world, ref line, ref members, ref inbox, ref post } = *self.group;
+        let mut line = line.clone();
+        let last = line.last_mut().expect("a group has a generation");
+        *last = inbox.begin_next(last.group);
+        let (members, inbox, post) = (members.clone(), inbox.clone(), post.clone());
+        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, post }), 0);
+        Ok(())
+    }
+
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
         self.splits += 1;
         let group = &*self.group;
@@ -227,15 +251,12 @@ impl Engine for Messages {
         // The number is the same on all ranks of the group and different from that of any other
         // group: groups that are split off at once differ in their first member.
         let first = group.members[members[0]] as u64;
-        let number = group
-            .number()
-            .wrapping_mul(1_000_003)
-            .wrapping_add(self.splits)
-            .wrapping_mul(1_000_003)
-            .wrapping_add(first + 1);
+        let Generation { group: whole, number } = group.generation();
+        let mix = |digest: u64, next: u64| digest.wrapping_mul(1_000_003).wrapping_add(next);
+        let split = Generation { group: [number, self.splits, first + 1].into_iter().fold(whole, mix), number: 0 };
         Ok(Some(Box::new(Messages::new(Group {
             world: World::new(rank, members.len()).expect("one of the members"),
-            line: group.line.iter().copied().chain([number]).collect(),
+            line: group.line.iter().copied().chain([split]).collect(),
             members: members.iter().map(|&member| group.members[member]).collect(),
             inbox: group.inbox.clone(),
             post: group.post.clone(),
@@ -248,13 +269,16 @@ impl Engine for Messages {
 impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;
-        let ends: Vec<(u64, End)> =
-            group.line.iter().filter_map(|&number| Some((number, group.inbox.own_end_of(number)?))).collect();
+        let ends = group.line.iter().filter_map(|of| {
+            let (number, end) = group.inbox.last_end_of(of.group)?;
+            (number >= of.number).then_some((Generation { number, ..*of }, end))
+        });
+        let ends: Vec<(Generation, End)> = ends.collect();
         for &member in &group.members {
-            for &(group_number, end) in &ends {
-                group.post.bring(group.own(), member, Letter::End { group: group_number, end });
+            for &(of, end) in &ends {
+                group.post.bring(group.own(), member, Letter::End { of, end });
             }
-            group.post.bring(group.own(), member, Letter::Leave { group: group.number() });
+            group.post.bring(group.own(), member, Letter::Leave { group: group.generation().group });
         }
     }
 }

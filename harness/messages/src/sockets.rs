@@ -2,7 +2,7 @@
 
 use crate::{
     Messages, Post,
-    inbox::{End, Inbox, Letter},
+    inbox::{End, Generation, Inbox, Letter},
 };
 use consonance::{
     World,
@@ -122,38 +122,42 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// A letter on the wire: its kind, its group, two numbers, and the number of bytes that the last of
-/// these gives. The kind of an end counts from its reason's place among all.
+/// A letter on the wire: its kind, its group and generation, the rank and the turn of an end, and
+/// the number of bytes that follow. The kind of an end counts from its reason's place among all. A
+/// turn counts from 1; 0 is none.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
     let none: &[u8] = &[];
-    let (kind, group, number, bytes) = match letter {
-        Letter::Message { group, bytes } => (0u64, *group, 0, &bytes[..]),
-        Letter::End { group, end } => {
+    let (kind, of, [rank, turn], bytes) = match letter {
+        Letter::Message { of, bytes } => (0u64, *of, [0, 0], &bytes[..]),
+        Letter::End { of, end } => {
             let reason = Reason::ALL.iter().position(|reason| *reason == end.reason).expect("all are listed");
-            (1 + reason as u64, *group, end.rank as u64, none)
+            (1 + reason as u64, *of, [end.rank as u64, end.turn.map_or(0, |turn| turn + 1)], none)
         }
-        Letter::Leave { group } => (1 + Reason::ALL.len() as u64, *group, 0, none),
+        Letter::Leave { group } => {
+            (1 + Reason::ALL.len() as u64, Generation { group: *group, number: 0 }, [0, 0], none)
+        }
         Letter::Gone => return Ok(()),
     };
-    let head = [kind, group, number, bytes.len() as u64].map(u64::to_le_bytes).concat();
+    let head = [kind, of.group, of.number, rank, turn, bytes.len() as u64].map(u64::to_le_bytes).concat();
     stream.write_all(&head)?;
     stream.write_all(bytes)
 }
 
 fn read(mut stream: &TcpStream) -> io::Result<Letter> {
-    let mut head = [[0u8; 8]; 4];
+    let mut head = [[0u8; 8]; 6];
     stream.read_exact(head.as_flattened_mut())?;
-    let [kind, group, number, count] = head.map(u64::from_le_bytes);
+    let [kind, group, number, rank, turn, count] = head.map(u64::from_le_bytes);
+    let of = Generation { group, number };
     let mut bytes = Vec::new();
     // The length that another process claims does not decide how much is allocated: the buffer
     // grows with the bytes that arrive.
     if stream.take(count).read_to_end(&mut bytes)? as u64 != count {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let rank = usize::try_from(number).map_err(|_| io::ErrorKind::InvalidData)?;
+    let rank = usize::try_from(rank).map_err(|_| io::ErrorKind::InvalidData)?;
     Ok(match kind.checked_sub(1).map(|place| Reason::ALL.get(place as usize)) {
-        None => Letter::Message { group, bytes },
-        Some(Some(&reason)) => Letter::End { group, end: End { rank, reason } },
+        None => Letter::Message { of, bytes },
+        Some(Some(&reason)) => Letter::End { of, end: End { rank, reason, turn: turn.checked_sub(1) } },
         Some(None) => Letter::Leave { group },
     })
 }

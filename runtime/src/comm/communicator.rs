@@ -298,8 +298,12 @@ impl Communicator {
     }
 
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
-    /// nothing.
-    pub(crate) fn renew(&mut self) -> Result<()> {
+    /// nothing. For strategies, and for tests of engines.
+    ///
+    /// # Errors
+    /// See [`Engine::renew`].
+    #[doc(hidden)]
+    pub fn renew(&mut self) -> Result<()> {
         if self.engine.abort_handle().is_aborted() {
             // The end has been told instead.
             self.late = None;

@@ -156,8 +156,21 @@ pub trait Engine: Send {
         Ok(HostMemory::try_zeroed(dtype, count).map_err(Error::no_memory(dtype, count))?.into())
     }
 
+    /// Begins the first generation of the group that was not aborted, on this rank; waits for no
+    /// other. The runtime then lets all ranks meet in it. Nothing of an earlier generation reaches
+    /// a later one: no message, and no abort by a handle of it. Messages of a later generation wait
+    /// until this rank is there. Called only for an engine of [messages](Service::Messages), after
+    /// an abort. By default a group has one generation.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] by default.
+    fn next_generation(&mut self) -> Result<()> {
+        Err(cannot("the next run"))
+    }
+
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
-    /// nothing. By default an aborted group cannot be renewed.
+    /// nothing. By default an aborted group cannot be renewed. An engine of
+    /// [messages](Service::Messages) has [`next_generation`](Engine::next_generation) instead.
     ///
     /// # Errors
     /// As [`execute`](Engine::execute): a lost rank does not come back. [`Error::WrongContext`] by
@@ -235,8 +248,9 @@ pub enum Service {
     /// [`EAGER_BYTES`](Service::EAGER_BYTES) must be sent without waiting for the receiver.
     ///
     /// A rank that does not come to a call is named as on any engine. If a rank stops in the middle
-    /// of a call, the error may name another rank that waits for it. Calls allocate memory for data
-    /// in transit.
+    /// of a call, the error may name another rank that waits for it. If the group is aborted while
+    /// some ranks have finished a call and others have not, it fails on the others. Calls allocate
+    /// memory for data in transit.
     Messages,
 }
 

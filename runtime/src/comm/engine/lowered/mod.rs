@@ -26,6 +26,7 @@ use consonance_kernels::{
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, World, partition};
 use std::{
+    io,
     ops::Range,
     time::{Duration, Instant},
 };
@@ -45,6 +46,12 @@ impl Lowered {
     /// Makes the engine. The caller [configures](Engine::configure) it.
     pub(crate) fn new(messages: Box<dyn Engine>) -> Lowered {
         Lowered { messages, implementation: Implementation::Auto, timeout: Duration::ZERO, deadline: Instant::now() }
+    }
+
+    /// Begins a call, whose waits share one deadline.
+    fn begin(&mut self) {
+        self.messages.begin_call();
+        self.deadline = Instant::now() + self.timeout;
     }
 
     fn rank(&self) -> usize {
@@ -354,8 +361,11 @@ impl Engine for Lowered {
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         // Calls that explain a mismatch share the deadline of the call.
         if signature.kind != kind::EXPLAIN {
-            self.messages.begin_call();
-            self.deadline = Instant::now() + self.timeout;
+            self.begin();
+        }
+        if self.size() == 1 && self.abort_handle().is_aborted() {
+            // A rank that is alone sends no message, and would not notice.
+            return Err(Error::aborted(name.name(), self.rank(), Reason::Failure).into());
         }
         let done = match call {
             Call::Send { to: peer, .. } | Call::Recv { from: peer, .. } => self.pair(call, peer, signature, name),
@@ -393,7 +403,19 @@ impl Engine for Lowered {
     }
 
     fn renew(&mut self) -> Result<()> {
-        self.messages.renew()
+        if !self.abort_handle().is_aborted() {
+            return Ok(());
+        }
+        self.messages.next_generation()?;
+        self.begin();
+        let met = self.agree(&kind::signature(kind::RENEW), None, kind::RENEW);
+        met.map(drop).map_err(|failure| match failure {
+            Failure::Error(error) => error,
+            Failure::Disagreement { .. } => {
+                self.abort_handle().abort(Reason::Failure);
+                Error::system(format!("{}: meet the other replicas", kind::RENEW), io::ErrorKind::InvalidData)
+            }
+        })
     }
 
     fn end_run(&mut self) -> bool {

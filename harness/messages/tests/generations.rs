@@ -1,0 +1,94 @@
+//! Groups on an engine of messages that go on after an abort, and that do not after a loss.
+
+use consonance::{
+    ClusterSpec, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver, raw::Engine,
+};
+use std::{
+    net::{SocketAddr, TcpListener},
+    thread,
+    time::Duration,
+};
+
+/// Longer than any call takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs `work` on a thread for each engine, and returns the results.
+fn on_engines<R: Send>(engines: Vec<Box<dyn Engine>>, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = engines
+            .into_iter()
+            .map(|engine| {
+                let work = &work;
+                scope.spawn(move || {
+                    let mut rank = Communicator::from_engine(engine);
+                    rank.set_timeout(TIMEOUT).expect("a timeout that ends");
+                    work(rank)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+/// Returns the engines of processes that threads simulate. Sockets connect them.
+fn processes(size: usize) -> Vec<Box<dyn Engine>> {
+    let listeners: Vec<TcpListener> =
+        (0..size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
+    let join = |(rank, listener)| consonance_messages::processes(rank, listener, &addresses, TIMEOUT);
+    thread::scope(|scope| {
+        let threads: Vec<_> = listeners.into_iter().enumerate().map(|of| scope.spawn(move || join(of))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic").expect("the processes meet")).collect()
+    })
+}
+
+#[test]
+fn a_strategy_of_several_workers_goes_on_after_a_run_that_fails() {
+    const ROUNDS: usize = 5;
+    let work = |communicator: Communicator| -> Result<Vec<f32>> {
+        let worker = communicator.rank();
+        let cluster = ClusterSpec::new().job("worker", ["one.example:1", "two.example:1", "three.example:1"])?;
+        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", worker)?;
+        let strategy = MultiWorkerMirroredStrategy::builder(resolver).build_on(vec![communicator])?;
+        let mut sums = Vec::new();
+        for round in 0..ROUNDS {
+            let failed = strategy.run(|replica| {
+                // The call before has ended on all workers.
+                replica.barrier()?;
+                match replica.replica_id_in_sync_group() {
+                    id if id == round % 3 => Err(Error::other("a fault of its own")),
+                    // The data of a call that never ends: none of it reaches the next run.
+                    _ => replica.all_reduce("sum", 100.0f32),
+                }
+            });
+            assert!(failed.is_err(), "worker {worker}, round {round}: {failed:?}");
+            let id = strategy.run(|replica| replica.all_reduce("sum", round as f32 + 1.0))?;
+            sums.extend(id.values());
+        }
+        Ok(sums)
+    };
+    for engines in [consonance_messages::threads(3), processes(3)] {
+        for sums in on_engines(engines, work) {
+            assert_eq!(sums.expect("each run after a failed one"), [3.0, 6.0, 9.0, 12.0, 15.0]);
+        }
+    }
+}
+
+#[test]
+fn a_group_that_has_lost_a_rank_is_not_renewed() {
+    for engines in [consonance_messages::threads(4), processes(4)] {
+        let errors = on_engines(engines, |mut rank| {
+            if rank.rank() == 1 {
+                return None;
+            }
+            let errors = vec![rank.barrier(), rank.renew(), rank.renew(), rank.barrier()];
+            // The rank leaves after the others.
+            Some((rank, errors))
+        });
+        for (rank, errors) in errors.iter().flatten() {
+            let named = |error: &Result<()>| matches!(error, Err(Error::Left { replica: 1, .. }));
+            assert!(errors.iter().all(named), "rank {}: {errors:?}", rank.rank());
+        }
+    }
+}
