@@ -12,7 +12,7 @@ use std::{
 pub(crate) struct Generation {
     /// The number of the group.
     pub(crate) group: u64,
-    /// How many generations of the group were before.
+    /// The number of earlier generations of the group.
     pub(crate) number: u64,
 }
 

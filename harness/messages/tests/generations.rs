@@ -44,7 +44,7 @@ fn processes(size: usize) -> Vec<Box<dyn Engine>> {
 }
 
 #[test]
-fn a_strategy_of_several_workers_goes_on_after_a_run_that_fails() {
+fn a_strategy_of_several_workers_goes_on_after_a_failed_run() {
     const ROUNDS: usize = 5;
     let work = |communicator: Communicator| -> Result<Vec<f32>> {
         let worker = communicator.rank();
@@ -76,7 +76,7 @@ fn a_strategy_of_several_workers_goes_on_after_a_run_that_fails() {
 }
 
 #[test]
-fn a_group_that_has_lost_a_rank_is_not_renewed() {
+fn a_group_is_not_renewed_after_a_loss() {
     for engines in [consonance_messages::threads(4), processes(4)] {
         let errors = on_engines(engines, |mut rank| {
             if rank.rank() == 1 {
