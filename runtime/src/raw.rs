@@ -12,11 +12,12 @@ pub use crate::comm::{
     call::Call,
     engine::{Abort, AbortHandle, Engine, Explanation, Failure, Service},
     options::Configuration,
+    tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
 };
 pub use crate::kind::EXTENSIONS;
 pub use consonance_kernels::sync::fork::Origin;
 pub use consonance_kernels::{
-    group::{KeepWaiting, Reason},
+    group::{Envelope, KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
 };
 pub use consonance_spec::{Class, Extension, Kind, Signature};

@@ -2,12 +2,17 @@
 
 use crate::{
     Error, Result,
-    comm::{kept_thread::KeptThread, options, promise::Promise, report::Reports, request::Request},
+    comm::{
+        kept_thread::KeptThread,
+        options,
+        promise::Promise,
+        request::Request,
+        tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
+    },
 };
 use consonance_kernels::{
-    group::{Deadline, Envelope, Fault, Mail, MailFault},
+    group::Envelope,
     memory::{Buf, BufMut, HostBuf, HostBufMut},
-    os::launcher::Blame,
     sync::fork::Origin,
 };
 use consonance_spec::World;
@@ -71,20 +76,29 @@ pub struct MessageType {
 ///   rank left can still be received.
 /// * [`Error::WrongContext`] in a child made by `fork`.
 pub struct Mailbox {
-    mail: Mail,
+    messages: Arc<dyn TaggedMessages>,
     types: &'static [MessageType],
     /// The place of the type of the messages in `types`.
     own: Option<u8>,
-    reports: Arc<Reports>,
     timeout: Duration,
     progress: Arc<ProgressOwner>,
 }
 
 impl Mailbox {
-    pub(crate) fn new(mail: Mail, reports: Reports, timeout: Duration) -> Mailbox {
-        let progress = Progress { work: Mutex::default(), mail: mail.clone(), origin: Origin::here() };
+    /// Makes a mailbox on `messages`, for an [engine](crate::raw::Engine::mailbox). `timeout` is
+    /// that of requests without one of their own.
+    ///
+    /// ```
+    /// # use consonance::{Mailbox, raw::TaggedMessages};
+    /// # use std::{sync::Arc, time::Duration};
+    /// fn over(messages: Arc<dyn TaggedMessages>) -> Mailbox {
+    ///     Mailbox::new(messages, Duration::from_secs(60))
+    /// }
+    /// ```
+    pub fn new(messages: Arc<dyn TaggedMessages>, timeout: Duration) -> Mailbox {
+        let progress = Progress { work: Mutex::default(), messages: messages.clone(), origin: Origin::here() };
         let progress = Arc::new(ProgressOwner(Arc::new(progress)));
-        Mailbox { mail, types: &[], own: None, reports: Arc::new(reports), timeout, progress }
+        Mailbox { messages, types: &[], own: None, timeout, progress }
     }
 
     /// Returns this mailbox for messages of the type `types[own]`, which the caller stores in
@@ -115,9 +129,8 @@ impl Mailbox {
             assert!(own < types.len(), "type {own} of {}", types.len());
             own as u8
         });
-        let Mailbox { mail, types: _, own: _, reports, timeout, progress } = self;
-        let (mail, reports, progress) = (mail.clone(), reports.clone(), progress.clone());
-        Mailbox { mail, types, own, reports, timeout: *timeout, progress }
+        let Mailbox { messages, types: _, own: _, timeout, progress } = self;
+        Mailbox { messages: messages.clone(), types, own, timeout: *timeout, progress: progress.clone() }
     }
 
     /// Returns this mailbox once more.
@@ -130,9 +143,13 @@ impl Mailbox {
         self.own.map_or(0, |own| own + 1)
     }
 
+    fn tag(&self, tag: u64) -> Tag {
+        Tag { tag, label: self.label() }
+    }
+
     /// Returns this rank and the number of ranks.
     pub fn world(&self) -> World {
-        self.mail.world()
+        self.messages.world()
     }
 
     /// Sends `data` to rank `to`, and waits until the send has ended. `timeout` is that of the
@@ -143,14 +160,14 @@ impl Mailbox {
     pub fn send<'a>(&self, data: impl Into<Buf<'a>>, to: usize, tag: u64, timeout: Option<Duration>) -> Result<()> {
         let data = host(SEND, data.into().host())?;
         let limit = self.check(SEND, data.count(), ("to", Some(to)), timeout)?;
-        let result = self.mail.send_and_wait(data, self.label(), to, tag, Deadline::after(limit));
+        let result = self.messages.send(data, to, self.tag(tag), limit);
         // The receiver is told that a message is withdrawn.
-        if let Err(MailFault::Late { .. }) = result
-            && self.mail.is_busy()
+        if let Err(MessageFault::Late { .. }) = result
+            && self.messages.is_busy()
         {
             self.progress.0.carry();
         }
-        result.map(drop).map_err(|fault| error((&self.reports, self.types), SEND, fault, limit))
+        result.map(drop).map_err(|fault| error((Some(&*self.messages), self.types), SEND, fault, limit))
     }
 
     /// Receives a message with this tag from rank `from`, or from any other rank, and waits until
@@ -168,8 +185,8 @@ impl Mailbox {
     ) -> Result<usize> {
         let data = host(RECV, data.into().host())?;
         let limit = self.check(RECV, data.count(), ("from", from), timeout)?;
-        let result = self.mail.recv_and_wait(data, self.label(), from, tag, Deadline::after(limit));
-        result.map_err(|fault| error((&self.reports, self.types), RECV, fault, limit))
+        let result = self.messages.recv(data, from, self.tag(tag), limit);
+        result.map_err(|fault| error((Some(&*self.messages), self.types), RECV, fault, limit))
     }
 
     /// Starts a [`send`](Mailbox::send). A thread of this process carries on with it.
@@ -193,7 +210,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start((SEND, Some(to)), checked, |data, limit, finish| {
-            self.mail.send(data, self.label(), to, tag, Deadline::after(limit), finish);
+            self.messages.start_send(data, to, self.tag(tag), limit, finish);
         })
     }
 
@@ -211,7 +228,7 @@ impl Mailbox {
             Ok((data, limit))
         });
         self.start((RECV, from), checked, |data, limit, finish| {
-            self.mail.recv(data, self.label(), from, tag, Deadline::after(limit), finish);
+            self.messages.start_recv(data, from, self.tag(tag), limit, finish);
         })
     }
 
@@ -219,17 +236,19 @@ impl Mailbox {
         &self,
         (call, peer): (&'static str, Option<usize>),
         checked: Result<(B, Duration)>,
-        start: impl FnOnce(B, Duration, consonance_kernels::group::Finish),
+        start: impl FnOnce(B, Duration, FinishMessage),
     ) -> Request {
-        let (promise, request) = Request::new(Some((self.mail.clone(), peer)));
+        let (promise, request) = Request::new(Some((self.messages.clone(), peer)));
         match checked {
             Err(error) => promise.keep(Err(error)),
             Ok((data, limit)) => {
-                let (reports, types) = (self.reports.clone(), self.types);
-                let finish = move |promise: Promise<Option<usize>>, result: Result<usize, MailFault>| {
+                // An open request does not keep its mailbox.
+                let (messages, types) = (Arc::downgrade(&self.messages), self.types);
+                let finish = move |promise: Promise<Option<usize>>, result: Result<usize, MessageFault>| {
                     let source = (call == RECV).then_some(());
                     let result = result.map(|rank| source.map(|()| rank));
-                    promise.keep(result.map_err(|fault| error((&reports, types), call, fault, limit)));
+                    let messages = messages.upgrade();
+                    promise.keep(result.map_err(|fault| error((messages.as_deref(), types), call, fault, limit)));
                 };
                 start(data, limit, Box::new(move |result| finish(promise, result)));
                 if !request.is_finished() {
@@ -262,8 +281,8 @@ impl Mailbox {
     }
 }
 
-const SEND: &str = "Mailbox::send";
-const RECV: &str = "Mailbox::recv";
+pub(super) const SEND: &str = "Mailbox::send";
+pub(super) const RECV: &str = "Mailbox::recv";
 
 fn host<B>(call: &'static str, data: Option<B>) -> Result<B> {
     data.ok_or_else(|| Error::invalid(call, "data", "host memory", "memory of a device"))
@@ -276,12 +295,11 @@ fn of_label(types: &[MessageType], label: u8) -> Option<&MessageType> {
 
 /// Makes the error of a request of a mailbox with these types.
 fn error(
-    (reports, types): (&Reports, &[MessageType]),
+    (messages, types): (Option<&dyn TaggedMessages>, &[MessageType]),
     call: &'static str,
-    fault: MailFault,
+    fault: MessageFault,
     waited: Duration,
 ) -> Error {
-    let own = reports.world().rank();
     // Blames nobody to the launcher: the group works on, and a program may wait again.
     let missing = |ranks: Vec<usize>, awaited: &[usize], what: &str| {
         let last = |rank| {
@@ -290,13 +308,15 @@ fn error(
                 true => what.to_owned(),
                 false => format!("{} waits for it", held_up.join(", ")),
             };
-            reports.process(rank).map_or(what.clone(), |process| format!("{what}; {process}"))
+            messages
+                .and_then(|messages| messages.describe(rank))
+                .map_or(what.clone(), |process| format!("{what}; {process}"))
         };
         let missing = ranks.into_iter().map(|rank| (rank, last(rank))).collect();
         Error::Timeout { call: call.to_owned(), waited, missing }
     };
     match fault {
-        MailFault::Unlike { from, to, sent, expected } => {
+        MessageFault::Unlike { from, to, sent, expected } => {
             let has_dtype = (sent.dtype, sent.label) != (expected.dtype, expected.label);
             let what = |Envelope { dtype, label, bytes, .. }: Envelope| match (has_dtype, of_label(types, label)) {
                 (true, Some(of)) if sent.label != expected.label => of.name.to_owned(),
@@ -305,7 +325,7 @@ fn error(
                 (false, of) => (bytes / (dtype.size() * of.map_or(1, |of| of.elements))).to_string(),
             };
             let argument = format!("the {} of a message to replica {to}", if has_dtype { "dtype" } else { "count" });
-            reports.blame(from, Blame::Differs);
+            messages.inspect(|messages| messages.blame(from));
             Error::Mismatch {
                 call: call.to_owned(),
                 replica: from,
@@ -314,24 +334,19 @@ fn error(
                 found: what(sent),
             }
         }
-        MailFault::Late { awaited, missing: ranks } if call == SEND => {
+        MessageFault::Late { awaited, missing: ranks } if call == SEND => {
             missing(ranks, &awaited, "it has not received the message")
         }
-        MailFault::Late { awaited, missing: ranks } => missing(ranks, &awaited, "it has sent no such message"),
-        MailFault::Withdrawn(from) => missing(vec![from], &[from], "it gave up in the middle of the message"),
-        // The endpoint of this rank was dropped, or its group goes on in another generation.
-        MailFault::Fault(Fault::Left(rank)) if rank == own => Error::WrongContext {
-            call,
-            problem: "the communicator of this mailbox was dropped, or its group was renewed".to_owned(),
-        },
-        MailFault::Fault(fault) => reports.error(fault, call, waited),
+        MessageFault::Late { awaited, missing: ranks } => missing(ranks, &awaited, "it has sent no such message"),
+        MessageFault::Withdrawn(from) => missing(vec![from], &[from], "it gave up in the middle of the message"),
+        MessageFault::Error(error) => error,
     }
 }
 
 /// Carries on with requests for which nobody waits.
 struct Progress {
     work: Mutex<Work>,
-    mail: Mail,
+    messages: Arc<dyn TaggedMessages>,
     origin: Origin,
 }
 
@@ -373,14 +388,14 @@ impl Progress {
     fn run(&self) {
         loop {
             let mut last_busy = Instant::now();
-            while self.mail.is_busy() || (last_busy.elapsed() < LINGER && !self.work().is_closed) {
-                self.mail.rest(Instant::now() + TICK);
-                if self.mail.is_busy() {
+            while self.messages.is_busy() || (last_busy.elapsed() < LINGER && !self.work().is_closed) {
+                self.messages.rest(Instant::now() + TICK);
+                if self.messages.is_busy() {
                     last_busy = Instant::now();
                 }
             }
             let mut work = self.work();
-            if !self.mail.is_busy() {
+            if !self.messages.is_busy() {
                 work.is_running = false;
                 return;
             }
@@ -401,7 +416,7 @@ impl Drop for ProgressOwner {
         // A fork has no such thread.
         if !progress.origin.forked() {
             progress.work().is_closed = true;
-            progress.mail.wake();
+            progress.messages.wake();
         }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod promise;
 pub(crate) mod kept_thread;
 pub(crate) mod request;
 pub(crate) mod mailbox;
+pub(crate) mod tagged;
 pub(crate) mod engine;
 mod observed;
 pub(crate) mod communicator;

@@ -2,11 +2,15 @@
 
 use crate::{
     Error, Result,
-    comm::promise::{Promise, Promised, promise},
+    comm::{
+        promise::{Promise, Promised, promise},
+        tagged::TaggedMessages,
+    },
 };
-use consonance_kernels::{group::Mail, sync::fork::Origin};
+use consonance_kernels::sync::fork::Origin;
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,16 +32,16 @@ pub struct Request {
     result: Promised<Option<usize>>,
     /// The mailbox that a waiting thread advances, and the rank that sends or receives, if it is
     /// one.
-    mail: Option<(Mail, Option<usize>)>,
+    messages: Option<(Arc<dyn TaggedMessages>, Option<usize>)>,
     origin: Origin,
 }
 
 impl Request {
-    /// Makes a request. A thread that waits for it, and so for the rank in `mail`, advances that
-    /// mailbox meanwhile.
-    pub(crate) fn new(mail: Option<(Mail, Option<usize>)>) -> (Promise<Option<usize>>, Request) {
+    /// Makes a request. A thread that waits for it, and so for the rank beside `messages`, advances
+    /// these meanwhile.
+    pub(crate) fn new(messages: Option<(Arc<dyn TaggedMessages>, Option<usize>)>) -> (Promise<Option<usize>>, Request) {
         let (promise, result) = promise();
-        (promise, Request { result, mail, origin: Origin::here() })
+        (promise, Request { result, messages, origin: Origin::here() })
     }
 
     /// Waits until the request has ended and what [`on_finish`](Request::on_finish) was given has
@@ -53,8 +57,8 @@ impl Request {
             return Err(Error::WrongContext { call: "Request::wait", problem });
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        if let Some((mail, peer)) = &self.mail {
-            mail.wait(*peer, until, || self.result.was_given());
+        if let Some((messages, peer)) = &self.messages {
+            messages.wait(*peer, until, &|| self.result.was_given());
         }
         self.result.copy(until).map_or(Ok(false), |result| result.map(|_| true))
     }

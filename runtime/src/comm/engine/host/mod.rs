@@ -3,10 +3,14 @@
 
 mod algorithm;
 mod all_ranks;
+mod mail;
 
 pub(crate) use self::all_ranks::AllRanks;
 
-use self::algorithm::{Scratch, Stop};
+use self::{
+    algorithm::{Scratch, Stop},
+    mail::HostMessages,
+};
 use super::{AbortHandle, Engine, Explanation, Failure, Service, require_host};
 use crate::{
     Error, Mailbox, Result,
@@ -311,7 +315,10 @@ impl Engine for Host {
         let witness = self.endpoint.witness();
         let timeout = self.endpoint.timeout();
         match self.endpoint.mail() {
-            Ok(mail) => Ok(Mailbox::new(mail, Reports { witness, processes: self.processes.clone() }, timeout)),
+            Ok(mail) => {
+                let reports = Arc::new(Reports { witness, processes: self.processes.clone() });
+                Ok(Mailbox::new(Arc::new(HostMessages { mail, reports }), timeout))
+            }
             Err(fault) => Err(report(&witness, self.processes.as_deref(), fault, "Communicator::mailbox", timeout)),
         }
     }
