@@ -1,12 +1,18 @@
 //! Groups on an engine of messages that go on after an abort, and that do not after a loss.
 
 use consonance::{
-    ClusterSpec, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver, raw::Engine,
+    ClusterSpec, CommunicationOptions, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver,
+    World,
+    raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
 };
 use std::{
     net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Longer than any call takes.
@@ -91,4 +97,91 @@ fn a_group_is_not_renewed_after_a_loss() {
             assert!(errors.iter().all(named), "rank {}: {errors:?}", rank.rank());
         }
     }
+}
+
+/// An engine whose abort handle does not know of an abort before it is used for one itself: on a
+/// network an abort reaches the ranks at different times.
+struct Unaware {
+    engine: Box<dyn Engine>,
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    aborts: AbortHandle,
+    is_aware: AtomicBool,
+}
+
+impl Abort for Handle {
+    fn abort(&self, _culprit: Option<usize>, _turn: Option<u64>, reason: Reason) {
+        self.is_aware.store(true, Ordering::Relaxed);
+        self.aborts.abort(reason);
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.is_aware.load(Ordering::Relaxed)
+    }
+}
+
+impl Unaware {
+    fn new(engine: Box<dyn Engine>) -> Box<dyn Engine> {
+        let handle = Arc::new(Handle { aborts: engine.abort_handle(), is_aware: AtomicBool::new(false) });
+        Box::new(Unaware { engine, handle })
+    }
+}
+
+impl Engine for Unaware {
+    fn world(&self) -> World {
+        self.engine.world()
+    }
+
+    fn service(&self) -> Service {
+        self.engine.service()
+    }
+
+    fn begin_call(&mut self) {
+        self.engine.begin_call();
+    }
+
+    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
+        self.engine.probe(from, until)
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        self.engine.execute(call, signature, name)
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.engine.configure(configuration);
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::from(self.handle.clone() as Arc<dyn Abort>)
+    }
+
+    fn next_generation(&mut self) -> Result<()> {
+        self.handle.is_aware.store(false, Ordering::Relaxed);
+        self.engine.next_generation()
+    }
+}
+
+/// Found by reading: a replica that did not know of the abort did not renew its group, and the
+/// others waited for it until the deadline.
+#[test]
+fn all_replicas_of_a_worker_are_renewed_together() {
+    let mut engines = consonance_messages::threads(2).into_iter();
+    let mut next = || engines.next().expect("two engines");
+    let ranks = [next(), Unaware::new(next())].map(Communicator::from_engine);
+    let resolver = SimpleClusterResolver::new(ClusterSpec::new());
+    let options = CommunicationOptions::new().timeout(TIMEOUT).expect("a timeout that ends");
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(ranks.into());
+    let strategy = strategy.expect("one worker");
+    let begin = Instant::now();
+    let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
+        0 => Err(Error::other("a fault of its own")),
+        _ => Ok(()),
+    });
+    assert!(failed.is_err());
+    let sums = strategy.run(|replica| replica.all_reduce("sum", 1.0f32)).expect("both replicas are here");
+    assert_eq!(sums.values(), [2.0, 2.0]);
+    assert!(begin.elapsed() < TIMEOUT, "waited until the deadline: {:?}", begin.elapsed());
 }

@@ -81,8 +81,8 @@ impl<S> Builder<S> {
 
     /// Executes the replicas' collectives on custom engines. `make` takes the replicas' devices and
     /// the role of this process, and returns an engine for each replica, in rank order. It is
-    /// called before the first run, and before a run whose engines cannot go on from the last one.
-    /// By default replicas share memory.
+    /// called before the first run or cross-replica call, before one whose engines cannot go on
+    /// from the last one, and for one beside another. By default replicas share memory.
     ///
     /// The engines execute the replicas' calls, and the cross-replica calls such as
     /// [`Strategy::reduce`], each on a thread of its own. A call beside a run, or in a merge

@@ -194,7 +194,7 @@ impl Strategy {
 
     /// Returns whether the replicas are threads of this process that share the host's memory.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.0.engines.share_memory()
+        self.workers().is_none() && self.0.engines.share_memory()
     }
 
     /// Runs `work(i)` for each `i` below `threads`, each on its own thread. A single one runs on

@@ -84,11 +84,14 @@ impl Strategy {
         let results = self.on_leases(self.hold(workers, call)?, team, work);
         workers.rouse();
         all_or_worst(results.into_iter().map(|(result, _)| result).collect()).map_err(|(_, error)| {
-            // A `System` error comes from a communicator here: it got no memory for a call.
+            // A `System` error comes from a communicator here: it got no memory for a call. A panic
+            // of an engine has aborted the group.
             match error {
-                Error::Aborted { .. } | Error::Left { .. } | Error::Timeout { .. } | Error::System { .. } => {
-                    workers.call_failed()
-                }
+                Error::Aborted { .. }
+                | Error::Left { .. }
+                | Error::Timeout { .. }
+                | Error::System { .. }
+                | Error::Panic { .. } => workers.call_failed(),
                 _ => {}
             }
             error

@@ -187,17 +187,23 @@ impl Workers {
             return Ok(false);
         }
         // In an aborted group no call waits.
-        match first.barrier() {
-            Err(mut error) if !failed => {
-                let (Error::Aborted { call: named, .. } | Error::Left { call: named, .. }) = &mut error else {
-                    return Ok(true);
-                };
-                *named = call.to_owned();
-                state.failed = true;
-                Err(error)
-            }
-            _ => Ok(true),
+        if let Err(mut error) = first.barrier()
+            && let Error::Aborted { call: named, .. } | Error::Left { call: named, .. } = &mut error
+            && !failed
+        {
+            *named = call.to_owned();
+            state.failed = true;
+            return Err(error);
         }
+        // On an engine of messages another replica may not have been told yet. It would not renew
+        // its group, and the others would wait for it.
+        for communicator in state.home.iter().flatten() {
+            let aborter = communicator.abort_handle();
+            if !aborter.is_aborted() {
+                aborter.abort(Reason::Failure);
+            }
+        }
+        Ok(true)
     }
 
     /// Restarts the count of turns, after the group was renewed.
