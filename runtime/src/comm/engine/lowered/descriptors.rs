@@ -63,9 +63,9 @@ fn is_below(rank: usize, top: usize) -> bool {
 }
 
 /// Returns how much later a rank gives up than its parent where both wait for the same verdict, in
-/// calls of this timeout: time for the parent to end the group.
+/// calls of this timeout: time for the parent to end the group, on a busy host, too.
 fn level(timeout: Duration) -> Duration {
-    (timeout / 32).min(Duration::from_millis(250))
+    (timeout / 32).clamp(Duration::from_millis(100), Duration::from_millis(250))
 }
 
 /// The exchange of one call, as one rank sees it.
@@ -119,6 +119,9 @@ impl<'l> Exchange<'l> {
         if self.rank > 0 {
             table = vec![0; self.size];
             self.lowered.recv(table.as_mut_slice().into(), parent(self.rank), self.name)?;
+            if table[self.rank] != bytes {
+                return Err(self.garbled("sizes", parent(self.rank)));
+            }
         }
         self.pass_down(table.as_slice().into())?;
         Ok(Some(table))
@@ -174,13 +177,18 @@ impl<'l> Exchange<'l> {
             }
             let rank = usize::try_from(descriptor[2]).unwrap_or(usize::MAX);
             if !(below.contains(&rank) && is_below(rank, peer) && self.is_late(rank)) {
-                self.lowered.abort_handle().abort(Reason::Failure);
-                let what = format!("{}: read the call descriptors that replica {peer} sent", self.name);
-                return Err(Error::system(what, io::ErrorKind::InvalidData).into());
+                return Err(self.garbled("call descriptors", peer));
             }
             let deadline = Instant::now().checked_add(Duration::from_micros(descriptor[3]));
             self.note(descriptor, deadline.unwrap_or(self.deadline))?;
         }
+    }
+
+    /// Ends the group because a peer sent what it cannot have meant.
+    fn garbled(&self, what: &str, peer: usize) -> Failure {
+        self.lowered.abort_handle().abort(Reason::Failure);
+        let what = format!("{}: read the {what} that replica {peer} sent", self.name);
+        Error::system(what, io::ErrorKind::InvalidData).into()
     }
 
     /// Receives the next message of one of `from`. At the deadline gives up.
@@ -208,7 +216,8 @@ impl<'l> Exchange<'l> {
     fn late(&self) -> Vec<usize> {
         let below = self.rank + 1..self.rank + self.found.len();
         let below = below.filter(|&other| self.is_late(other) && !self.is_late(parent(other)));
-        let above = (!self.is_greeted).then(|| parent(self.rank));
+        // A parent of one other rank alone has nobody else to wait for.
+        let above = (!self.is_greeted || self.size == 2 && self.rank == 1).then(|| parent(self.rank));
         above.into_iter().chain(below).collect()
     }
 

@@ -410,7 +410,13 @@ impl Engine for Lowered {
         self.begin();
         let met = self.agree(&kind::signature(kind::RENEW), None, kind::RENEW);
         met.map(drop).map_err(|failure| match failure {
-            Failure::Error(error) => error,
+            Failure::Error(error) => {
+                if let Error::System { .. } = error {
+                    // The peers wait for messages that this rank will not send.
+                    self.abort_handle().abort(Reason::Memory);
+                }
+                error
+            }
             Failure::Disagreement { .. } => {
                 self.abort_handle().abort(Reason::Failure);
                 Error::system(format!("{}: meet the other replicas", kind::RENEW), io::ErrorKind::InvalidData)
