@@ -15,7 +15,11 @@ use std::time::{Duration, Instant};
 /// A receive takes the first message of its rank, or of any, that has its tag. A message of another
 /// element type, label or size ends both requests with [`MessageFault::Unlike`]; if the send has
 /// ended by then, the sender gets the fault in a later request with that rank. A request that has
-/// not ended after `limit` ends with [`MessageFault::Late`], and the group goes on.
+/// not ended after `limit` ends with [`MessageFault::Late`], and the group goes on: no other bound
+/// ends the wait for it.
+///
+/// `finish` calls methods of this trait. An implementation holds no lock that they take when it
+/// calls `finish`.
 pub trait TaggedMessages: Send + Sync {
     /// Returns this rank and the number of ranks.
     fn world(&self) -> World;

@@ -77,7 +77,7 @@ pub trait Engine: Send {
     /// after it on that stream, and an error of it comes from the next call or from
     /// [`synchronize`](Engine::synchronize). Memory of the device may be dropped while the call
     /// uses it: its [block](crate::raw::DeviceBlock) frees it later. Buffers that an asynchronous
-    /// call owns are dropped after `synchronize`, also if this fails.
+    /// call of a [`Scope`](crate::Scope) owns are dropped after `synchronize`, also if this fails.
     ///
     /// # Errors
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
@@ -108,7 +108,8 @@ pub trait Engine: Send {
     /// function. By default nothing is enqueued.
     ///
     /// # Errors
-    /// The first error of these calls. The ranks agreed on each of them when it was enqueued.
+    /// The first error of these calls. The ranks agreed on each of them when it was enqueued, and
+    /// the others are not told: an engine whose device fails aborts its group.
     fn synchronize(&mut self) -> Result<()> {
         Ok(())
     }
@@ -247,8 +248,9 @@ pub enum Service {
     /// The receiver knows the number of bytes. A message of up to
     /// [`EAGER_BYTES`](Service::EAGER_BYTES) must be sent without waiting for the receiver.
     ///
-    /// A rank that does not come to a call is named as on any engine. If a rank stops in the middle
-    /// of a call, the error may name another rank that waits for it. If the group is aborted while
+    /// A rank that does not come to a call is named as on any engine, also one of more than two that
+    /// sends or receives instead: at the deadline. If a rank stops in the middle of a call, the
+    /// error may name another rank that waits for it. If the group is aborted while
     /// some ranks have finished a call and others have not, it fails on the others. Calls allocate
     /// memory for data in transit.
     Messages,

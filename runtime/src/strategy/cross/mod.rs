@@ -170,7 +170,8 @@ impl Strategy {
     /// Dtypes may differ.
     ///
     /// Each pair is a call of its own, so [`bytes_per_pack`] never packs values of several pairs
-    /// together. Within one process nothing is packed: values are read in place.
+    /// together. If the replicas share the host's memory, nothing is packed: values are read in
+    /// place.
     ///
     /// [`bytes_per_pack`]: crate::CommunicationOptions::bytes_per_pack
     ///

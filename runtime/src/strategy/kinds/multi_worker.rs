@@ -228,9 +228,9 @@ impl MultiWorkerBuilder {
     /// returns an engine for each replica, in rank order. The replicas of all workers are the
     /// ranks, so all workers make engines of one group. The workers exchange their numbers of
     /// replicas over them; they share no memory, and may be on several hosts. The strategy goes on
-    /// after a failed run if the engines can be [renewed](crate::raw::Engine::renew). With one
-    /// worker this is [`Builder::engines`](crate::Builder::engines). By default replicas share
-    /// memory.
+    /// after a failed run if the engines can be [renewed](crate::raw::Engine::renew), or those of
+    /// messages have a [next generation](crate::raw::Engine::next_generation). With one worker this
+    /// is [`Builder::engines`](crate::Builder::engines). By default replicas share memory.
     ///
     /// ```
     /// # use consonance::{MultiWorkerMirroredStrategy, Result, raw::{Engine, Role}};
