@@ -123,7 +123,7 @@ impl Abort for Handle {
 }
 
 impl Unaware {
-    fn new(engine: Box<dyn Engine>) -> Box<dyn Engine> {
+    fn over(engine: Box<dyn Engine>) -> Box<dyn Engine> {
         let handle = Arc::new(Handle { aborts: engine.abort_handle(), is_aware: AtomicBool::new(false) });
         Box::new(Unaware { engine, handle })
     }
@@ -170,7 +170,7 @@ impl Engine for Unaware {
 fn all_replicas_of_a_worker_are_renewed_together() {
     let mut engines = consonance_messages::threads(2).into_iter();
     let mut next = || engines.next().expect("two engines");
-    let ranks = [next(), Unaware::new(next())].map(Communicator::from_engine);
+    let ranks = [next(), Unaware::over(next())].map(Communicator::from_engine);
     let resolver = SimpleClusterResolver::new(ClusterSpec::new());
     let options = CommunicationOptions::new().timeout(TIMEOUT).expect("a timeout that ends");
     let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(ranks.into());

@@ -250,9 +250,9 @@ pub enum Service {
     ///
     /// A rank that does not come to a call is named as on any engine, also one of more than two that
     /// sends or receives instead: at the deadline. If a rank stops in the middle of a call, the
-    /// error may name another rank that waits for it. If the group is aborted while
-    /// some ranks have finished a call and others have not, it fails on the others. Calls allocate
-    /// memory for data in transit.
+    /// error may name another rank that waits for it. If the group is aborted while some ranks have
+    /// finished a call and others have not, it fails on the others. Calls allocate memory for data
+    /// in transit.
     Messages,
 }
 
