@@ -121,9 +121,9 @@ fn a_call_of_n_ranks_has_in_the_order_of_n_log_n_messages() {
     }
 }
 
-/// Plays a group in which a rank is late for a barrier. The ranks come one after another, in another
-/// order for each late rank. So each of them has another deadline, and waits for another rank at
-/// the first.
+/// Plays a group in which a rank is late for a barrier. The ranks come one after another, in
+/// another order for each late rank. So each of them has another deadline, and waits for another
+/// rank at the first.
 fn late(size: usize, late: usize, timeout: Duration) -> Result<(), String> {
     let begin = Instant::now();
     let errors = on_ranks(

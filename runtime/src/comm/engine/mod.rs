@@ -248,11 +248,11 @@ pub enum Service {
     /// The receiver knows the number of bytes. A message of up to
     /// [`EAGER_BYTES`](Service::EAGER_BYTES) must be sent without waiting for the receiver.
     ///
-    /// A rank that does not come to a call is named as on any engine, also one of more than two that
-    /// sends or receives instead: at the deadline. If a rank stops in the middle of a call, the
-    /// error may name another rank that waits for it. If the group is aborted while some ranks have
-    /// finished a call and others have not, it fails on the others. Calls allocate memory for data
-    /// in transit.
+    /// A rank that does not come to a call is named as on any engine. One of more than two that
+    /// sends or receives instead is named at the deadline. If a rank stops in the middle of a call,
+    /// the error may name another rank that waits for it. If the group is aborted while some ranks
+    /// have finished a call and others have not, it fails on the others. Calls allocate memory for
+    /// data in transit.
     Messages,
 }
 
