@@ -28,7 +28,18 @@ PRINTS = {
     "compiled": ["rank 0: compiled", "rank 1: compiled"],
     "with_accelerate": ["accelerate on consonance: [0, 1]", "accelerate says gloo"],
     "with_lightning": ["lightning on consonance: [0, 1]"],
+    "with_trainer": ["trainer on consonance: 2 steps"],
     "with_ray": ["ray: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]"],
+    "with_ray_train": ["ray train: done"],
+}
+
+# The packages of the programs that need one.
+NEEDS = {
+    "with_accelerate": "accelerate",
+    "with_lightning": "lightning",
+    "with_trainer": "lightning",
+    "with_ray": "ray",
+    "with_ray_train": "ray",
 }
 
 
@@ -38,9 +49,8 @@ def test_the_page_has_these_programs():
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_a_program_of_the_page_runs(name, tmp_path):
-    package = name.removeprefix("with_")
-    if package != name:
-        pytest.importorskip(package, reason=f"pip install {package} runs its program of PYTORCH.md")
+    if package := NEEDS.get(name):
+        pytest.importorskip(package, reason=f"pip install {package} runs its programs of PYTORCH.md")
     launcher, text = PROGRAMS[name]
     file = tmp_path / f"{name}.py"
     file.write_text(text)
