@@ -27,20 +27,17 @@ use std::{
 ///
 /// Cloning gives another handle to the same data set.
 #[derive(Clone)]
-pub struct DistributedDataset<E>(Arc<Inner<E>>);
-
-struct Inner<E> {
+pub struct DistributedDataset<E> {
     strategy: Strategy,
+    inner: Arc<Inner<E>>,
+}
+
+/// The parts of a data set that a thread needs to read ahead. They have no strategy: the thread may
+/// live longer, and a worker leaves its group when the last handle to its strategy is dropped.
+struct Inner<E> {
     dataset: Box<dyn Dataset<Element = E>>,
     share: Share,
     prefetch: usize,
-}
-
-impl<E> Inner<E> {
-    /// Returns whether the workers have their own data sets, which may end at different steps.
-    fn ends_apart(&self) -> bool {
-        self.share.own && self.strategy.workers().is_some()
-    }
 }
 
 impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
@@ -50,8 +47,13 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         share: Share,
         options: InputOptions,
     ) -> DistributedDataset<E> {
-        let (strategy, dataset) = (strategy.clone(), Box::new(dataset));
-        DistributedDataset(Arc::new(Inner { strategy, dataset, share, prefetch: options.prefetch }))
+        let inner = Inner { dataset: Box::new(dataset), share, prefetch: options.prefetch };
+        DistributedDataset { strategy: strategy.clone(), inner: Arc::new(inner) }
+    }
+
+    /// Returns whether the workers have their own data sets, which may end at different steps.
+    fn ends_apart(&self) -> bool {
+        self.inner.share.own && self.strategy.workers().is_some()
     }
 
     /// Iterates over the steps from the first, in epoch 0.
@@ -75,15 +77,15 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn epoch(&self, epoch: u64) -> DistributedIterator<E> {
-        let source = Source { inner: self.0.clone(), state: Reading::Closed { epoch }, reader: None };
-        let is_small = self.0.dataset.copied_bytes().is_some_and(|bytes| bytes <= COPIED_BYTES);
-        let feed = match self.0.prefetch {
+        let source = Source { inner: self.inner.clone(), state: Reading::Closed { epoch }, reader: None };
+        let is_small = self.inner.dataset.copied_bytes().is_some_and(|bytes| bytes <= COPIED_BYTES);
+        let feed = match self.inner.prefetch {
             _ if is_small => Feed::Here(source),
             0 => Feed::Here(source),
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
         };
-        let common_end = self.0.ends_apart().then_some(CommonEnd { nothing: None });
-        DistributedIterator { strategy: self.0.strategy.clone(), feed, common_end }
+        let common_end = self.ends_apart().then_some(CommonEnd { nothing: None });
+        DistributedIterator { strategy: self.strategy.clone(), feed, common_end }
     }
 
     /// Returns the specs of the tensors of each replica's elements, in order. The number of rows is
@@ -104,7 +106,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn element_spec(&self) -> Result<Vec<TensorSpec>> {
-        let Inner { dataset, share: Share { form, replicas, local, .. }, .. } = &*self.0;
+        let Inner { dataset, share: Share { form, replicas, local, .. }, .. } = &*self.inner;
         let known = dataset.element_spec();
         let is_known = known.is_some();
         let mut specs = match known {
@@ -121,7 +123,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
         // rows.
         let full = match dataset.cardinality() {
             Cardinality::Infinite => true,
-            _ if self.0.ends_apart() => false,
+            _ if self.ends_apart() => false,
             _ if *form != Form::Each => true,
             Cardinality::Finite(count) => count % local.len() == 0,
             Cardinality::Unknown => local.len() == 1,
@@ -139,9 +141,9 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
     /// TensorFlow, the number of batches before packing. If workers have their own data sets it is
     /// unknown.
     pub fn cardinality(&self) -> Cardinality {
-        let elements = if self.0.share.form == Form::Each { self.0.share.local.len() } else { 1 };
-        match self.0.dataset.cardinality() {
-            Cardinality::Finite(_) if self.0.ends_apart() => Cardinality::Unknown,
+        let elements = if self.inner.share.form == Form::Each { self.inner.share.local.len() } else { 1 };
+        match self.inner.dataset.cardinality() {
+            Cardinality::Finite(_) if self.ends_apart() => Cardinality::Unknown,
             cardinality => cardinality.map(|count| count.div_ceil(elements)),
         }
     }
@@ -160,7 +162,7 @@ impl<E: Nest + Clone + Send + 'static> IntoIterator for &DistributedDataset<E> {
 /// `DistributedDataset(MirroredStrategy(cpu:0, cpu:1), Finite(3))`
 impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedDataset<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DistributedDataset({}, {:?})", self.0.strategy, self.cardinality())
+        write!(f, "DistributedDataset({}, {:?})", self.strategy, self.cardinality())
     }
 }
 

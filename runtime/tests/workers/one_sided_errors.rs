@@ -15,9 +15,12 @@ use consonance::{
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
-    sync::Barrier,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Makes `call` as two workers, invalid on one of them, and then calls of one shape, which work if
@@ -409,5 +412,35 @@ fn a_replica_waiting_for_a_merge_function_names_the_replica_holding_it_up() {
             ran.map(|named| named.into_values())
         });
         assert_eq!(named[0].as_ref().unwrap(), &[vec![2], vec![2]], "{engine:?}");
+    }
+}
+
+/// Found by a trial: the thread that reads ahead kept the strategy, so that its worker left when
+/// the source returned.
+#[test]
+fn a_worker_leaves_at_once_while_its_data_set_reads_ahead() {
+    const LONG: Duration = Duration::from_secs(20);
+    for &engine in ENGINES {
+        let (begin, has_error) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        workers_with(&[1, 1], engine, Duration::from_secs(60), |worker, strategy| {
+            let is_awaited = has_error.clone();
+            // The second element comes when the other worker has its error, or late.
+            let wait = move |row: Tensor| {
+                while row.item::<i64>()? == 1 && !is_awaited.load(Ordering::Relaxed) && begin.elapsed() < LONG {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Ok(row)
+            };
+            let off = InputOptions::new().auto_shard_policy(AutoShardPolicy::Off);
+            let dataset = strategy.distribute_dataset_with(range(2).map(wait).batch(1), off).unwrap();
+            let mut steps = dataset.iter();
+            steps.next().unwrap().unwrap();
+            if worker == 1 {
+                let error = ones(strategy).unwrap_err();
+                has_error.store(true, Ordering::Relaxed);
+                assert!(matches!(error, Error::Left { replica: 0, .. }), "{error}");
+                assert!(begin.elapsed() < LONG, "it left when the source returned");
+            }
+        });
     }
 }
