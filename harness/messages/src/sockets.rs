@@ -11,7 +11,7 @@ use consonance::{
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -22,7 +22,22 @@ struct Sockets {
     /// The queue of the thread that writes to each process, so that no sender waits for a process
     /// that does not read.
     writers: Vec<Option<mpsc::Sender<Letter>>>,
+    /// Disconnected when all these threads have ended.
+    written: Mutex<mpsc::Receiver<()>>,
 }
+
+/// The process may end after this: its last letters must have left, or the others would hear of its
+/// end alone.
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.writers.clear();
+        let written = self.written.get_mut().expect("nobody panics holding it");
+        let _ = written.recv_timeout(LAST_LETTERS);
+    }
+}
+
+/// The limit on the time for the last letters. A process that does not read keeps nobody longer.
+const LAST_LETTERS: Duration = Duration::from_secs(1);
 
 impl Post for Sockets {
     fn bring(&self, from: usize, to: usize, letter: Letter) {
@@ -74,6 +89,7 @@ pub fn processes(
     }
     let inbox = Arc::new(Inbox::new(size));
     let mut writers = Vec::with_capacity(size);
+    let (writes, written) = mpsc::channel::<()>();
     for (peer, stream) in streams.into_iter().enumerate() {
         let Some(stream) = stream else {
             writers.push(None);
@@ -87,16 +103,17 @@ pub fn processes(
             }
             inbox.put(peer, Letter::Gone);
         })?;
-        let (writer, letters) = mpsc::channel();
+        let ((writer, letters), writes) = (mpsc::channel(), writes.clone());
         thread::Builder::new().name("letters out".to_owned()).spawn(move || {
             // Ends when all senders are gone or the connection is closed.
             let _ = letters.into_iter().try_for_each(|letter| write(&stream, &letter));
             // This ends the reader of the peer.
             let _ = stream.shutdown(Shutdown::Write);
+            drop(writes);
         })?;
         writers.push(Some(writer));
     }
-    let post = Arc::new(Sockets { inbox: inbox.clone(), writers });
+    let post = Arc::new(Sockets { inbox: inbox.clone(), writers, written: Mutex::new(written) });
     Ok(Box::new(Messages::whole(world, inbox, post)))
 }
 
