@@ -1,9 +1,11 @@
 //! The exchange of call descriptors on an engine of messages: its number of messages, and the rank
 //! that an error names.
 
+mod wrapped;
+
 use consonance::{
-    Communicator, Error, ReduceOp, World,
-    raw::{AbortHandle, Call, Configuration, Engine, Failure, Kind, Service, Signature},
+    Communicator, Error, ReduceOp, Result,
+    raw::{Engine, Failure},
 };
 use std::{
     sync::{
@@ -13,6 +15,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use wrapped::{Deviation, Wrapped};
 
 /// The fate of the messages that a rank sends.
 #[derive(Clone)]
@@ -25,49 +28,24 @@ enum Sends {
     Until(usize),
 }
 
-/// An engine that passes all on, but for messages that its rank sends.
+/// The messages of a rank, and how many it has sent.
 struct Watched {
-    engine: Box<dyn Engine>,
     sends: Sends,
     sent: usize,
 }
 
-impl Engine for Watched {
-    fn world(&self) -> World {
-        self.engine.world()
-    }
-
-    fn service(&self) -> Service {
-        self.engine.service()
-    }
-
-    fn begin_call(&mut self) {
-        self.engine.begin_call();
-    }
-
-    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
-        self.engine.probe(from, until)
-    }
-
-    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        if let Call::Send { .. } = call {
-            self.sent += 1;
-            match &self.sends {
-                Sends::Counted(count) => _ = count.fetch_add(1, Ordering::Relaxed),
-                Sends::Without(number) if *number == self.sent => return Ok(()),
-                Sends::Until(number) if *number == self.sent => return Err(Error::other("the end of the rank").into()),
-                Sends::Without(_) | Sends::Until(_) => {}
+impl Deviation for Watched {
+    fn replace_send(&mut self) -> Option<Result<(), Failure>> {
+        self.sent += 1;
+        match &self.sends {
+            Sends::Counted(count) => _ = count.fetch_add(1, Ordering::Relaxed),
+            Sends::Without(number) if *number == self.sent => return Some(Ok(())),
+            Sends::Until(number) if *number == self.sent => {
+                return Some(Err(Error::other("the end of the rank").into()));
             }
+            Sends::Without(_) | Sends::Until(_) => {}
         }
-        self.engine.execute(call, signature, name)
-    }
-
-    fn configure(&mut self, configuration: &Configuration) {
-        self.engine.configure(configuration);
-    }
-
-    fn abort_handle(&self) -> AbortHandle {
-        self.engine.abort_handle()
+        None
     }
 }
 
@@ -80,7 +58,7 @@ fn on_ranks<R: Send>(
     work: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
     let engine = |(rank, engine): (usize, Box<dyn Engine>)| match sends(rank) {
-        Some(sends) => Box::new(Watched { engine, sends, sent: 0 }),
+        Some(sends) => Box::new(Wrapped { engine, deviation: Watched { sends, sent: 0 } }),
         None => engine,
     };
     let ranks = consonance_messages::threads(size).into_iter().enumerate().map(engine);
@@ -143,12 +121,12 @@ fn late(size: usize, late: usize, timeout: Duration) -> Result<(), String> {
             Some(rank.barrier())
         },
     );
-    let names = |error: &consonance::Result<()>| match error {
+    let names = |error: &Result<()>| match error {
         Err(Error::Timeout { missing, .. }) => missing.iter().map(|(rank, _)| *rank).eq([late]),
         Err(Error::Aborted { replica, .. }) => *replica == late,
         _ => false,
     };
-    let timed_out = |error: &consonance::Result<()>| matches!(error, Err(Error::Timeout { .. }));
+    let timed_out = |error: &Result<()>| matches!(error, Err(Error::Timeout { .. }));
     let is_right = errors.iter().flatten().all(names) && errors.iter().flatten().any(timed_out);
     if is_right && begin.elapsed() < LONG { Ok(()) } else { Err(format!("rank {late} of {size} is late: {errors:?}")) }
 }

@@ -1,9 +1,10 @@
 //! Groups on an engine of messages that go on after an abort, and that do not after a loss.
 
+mod wrapped;
+
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver,
-    World,
-    raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
+    raw::{Abort, AbortHandle, Engine, Reason},
 };
 use std::{
     net::{SocketAddr, TcpListener},
@@ -14,6 +15,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use wrapped::{Deviation, Wrapped};
 
 /// Longer than any call takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -99,22 +101,19 @@ fn a_group_is_not_renewed_after_a_loss() {
     }
 }
 
-/// An engine whose abort handle does not know of an abort before it is used for one itself: on a
+/// The abort handle of this engine does not know of an abort before it is used for one itself: on a
 /// network an abort reaches the ranks at different times.
-struct Unaware {
-    engine: Box<dyn Engine>,
-    handle: Arc<Handle>,
-}
+struct Unaware(Arc<AtomicBool>);
 
 struct Handle {
-    aborts: AbortHandle,
-    is_aware: AtomicBool,
+    own: AbortHandle,
+    is_aware: Arc<AtomicBool>,
 }
 
 impl Abort for Handle {
     fn abort(&self, _culprit: Option<usize>, _turn: Option<u64>, reason: Reason) {
         self.is_aware.store(true, Ordering::Relaxed);
-        self.aborts.abort(reason);
+        self.own.abort(reason);
     }
 
     fn is_aborted(&self) -> bool {
@@ -122,45 +121,14 @@ impl Abort for Handle {
     }
 }
 
-impl Unaware {
-    fn over(engine: Box<dyn Engine>) -> Box<dyn Engine> {
-        let handle = Arc::new(Handle { aborts: engine.abort_handle(), is_aware: AtomicBool::new(false) });
-        Box::new(Unaware { engine, handle })
-    }
-}
-
-impl Engine for Unaware {
-    fn world(&self) -> World {
-        self.engine.world()
+impl Deviation for Unaware {
+    fn abort_handle(&self, own: AbortHandle) -> AbortHandle {
+        let handle: Arc<dyn Abort> = Arc::new(Handle { own, is_aware: self.0.clone() });
+        handle.into()
     }
 
-    fn service(&self) -> Service {
-        self.engine.service()
-    }
-
-    fn begin_call(&mut self) {
-        self.engine.begin_call();
-    }
-
-    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
-        self.engine.probe(from, until)
-    }
-
-    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        self.engine.execute(call, signature, name)
-    }
-
-    fn configure(&mut self, configuration: &Configuration) {
-        self.engine.configure(configuration);
-    }
-
-    fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::from(self.handle.clone() as Arc<dyn Abort>)
-    }
-
-    fn next_generation(&mut self) -> Result<()> {
-        self.handle.is_aware.store(false, Ordering::Relaxed);
-        self.engine.next_generation()
+    fn begin_generation(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -170,10 +138,11 @@ impl Engine for Unaware {
 fn all_replicas_of_a_worker_are_renewed_together() {
     let mut engines = consonance_messages::threads(2).into_iter();
     let mut next = || engines.next().expect("two engines");
-    let ranks = [next(), Unaware::over(next())].map(Communicator::from_engine);
+    let (first, second) = (next(), Wrapped { engine: next(), deviation: Unaware(Arc::default()) });
+    let ranks = vec![Communicator::from_engine(first), Communicator::from_engine(Box::new(second))];
     let resolver = SimpleClusterResolver::new(ClusterSpec::new());
     let options = CommunicationOptions::new().timeout(TIMEOUT).expect("a timeout that ends");
-    let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(ranks.into());
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(ranks);
     let strategy = strategy.expect("one worker");
     let begin = Instant::now();
     let failed = strategy.run(|replica| match replica.replica_id_in_sync_group() {
