@@ -184,7 +184,7 @@ impl<'l> Exchange<'l> {
         }
     }
 
-    /// Ends the group because a peer sent what it cannot have meant.
+    /// Ends the group because a peer sent invalid data, and returns the error of this rank.
     fn garbled(&self, what: &str, peer: usize) -> Failure {
         self.lowered.abort_handle().abort(Reason::Failure);
         let what = format!("{}: read the {what} that replica {peer} sent", self.name);
