@@ -325,8 +325,10 @@ fn every_survivor_names_the_rank_holding_up_all() {
             });
         }
         let (begin, mut count, mut wrong) = (Instant::now(), 0, Vec::new());
-        // Each call once.
-        while count < CALLS.len() + leavers::CALLS.len() || seconds.is_some_and(|seconds| begin.elapsed() < seconds) {
+        // Each call twice.
+        while count < 2 * (CALLS.len() + leavers::CALLS.len())
+            || seconds.is_some_and(|seconds| begin.elapsed() < seconds)
+        {
             let batch: Vec<Round> = (count..count + AT_ONCE).map(|call| draw(&mut random, call)).collect();
             wrong.extend(play(&batch, &mut random));
             count += AT_ONCE;
