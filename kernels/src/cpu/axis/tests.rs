@@ -98,11 +98,16 @@ fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &HostMemory) -> Vec<u64> 
 
 fn check_type<T: Sample<Mean: Sample>>() {
     for op in ReduceOp::ALL.into_iter().filter(|op| op.result(T::DTYPE).is_some()) {
-        for (outer, inner) in AROUND {
-            // Strips of several blocks have many elements, so only one operation is tested on them.
-            let most = if op == ReduceOp::Sum { 600_000 } else { 40_000 };
-            for axes in AXES.iter().filter(|axes| outer * inner * axes.iter().sum::<usize>() < most) {
-                check::<T>(op, axes, outer, inner);
+        // Strips of several blocks have many elements, so only one operation is tested on them.
+        let most = if op == ReduceOp::Sum { 600_000 } else { 40_000 };
+        for (around, (outer, inner)) in AROUND.into_iter().enumerate() {
+            for (along, axes) in AXES.iter().enumerate() {
+                // Each type and operation has every row of both tables; a third of the types has a
+                // pair of rows.
+                let is_drawn = (around + along + op as usize + T::DTYPE as usize).is_multiple_of(3);
+                if is_drawn && outer * inner * axes.iter().sum::<usize>() < most {
+                    check::<T>(op, axes, outer, inner);
+                }
             }
         }
     }
