@@ -35,25 +35,23 @@ impl Rank {
 pub struct Group {
     /// Its name.
     pub name: &'static str,
-    /// Whether its ranks have mailboxes.
-    pub has_mailboxes: bool,
     /// Makes a new group of the given number of ranks, in rank order.
     pub make: fn(usize) -> Vec<Rank>,
 }
 
 /// Every way to make a group.
 pub const GROUPS: &[Group] = &[
-    Group { name: "threads", has_mailboxes: true, make: threads },
-    Group { name: "threads, split", has_mailboxes: true, make: threads_split },
+    Group { name: "threads", make: threads },
+    Group { name: "threads, split", make: threads_split },
     #[cfg(target_os = "linux")]
-    Group { name: "processes", has_mailboxes: true, make: processes },
+    Group { name: "processes", make: processes },
     #[cfg(target_os = "linux")]
-    Group { name: "processes that do not read each other's memory", has_mailboxes: true, make: processes_apart },
+    Group { name: "processes that do not read each other's memory", make: processes_apart },
     #[cfg(target_os = "linux")]
-    Group { name: "processes, split", has_mailboxes: true, make: processes_split },
-    Group { name: "messages between threads", has_mailboxes: false, make: messages },
-    Group { name: "messages between threads, split", has_mailboxes: false, make: messages_split },
-    Group { name: "messages between processes", has_mailboxes: false, make: messages_of_processes },
+    Group { name: "processes, split", make: processes_split },
+    Group { name: "messages between threads", make: messages },
+    Group { name: "messages between threads, split", make: messages_split },
+    Group { name: "messages between processes", make: messages_of_processes },
 ];
 
 /// A kind of strategy.

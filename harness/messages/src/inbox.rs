@@ -1,6 +1,7 @@
 //! The messages that have arrived for a rank.
 
-use consonance::raw::Reason;
+use crate::mail::{Outcome, Receive, Tagged};
+use consonance::raw::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Condvar, Mutex, MutexGuard},
@@ -20,6 +21,10 @@ pub(crate) struct Generation {
 pub(crate) enum Letter {
     /// Data of this generation.
     Message { of: Generation, bytes: Vec<u8> },
+    /// A message with a tag.
+    Tagged { of: Generation, message: Tagged },
+    /// The answer to a message with a tag that does not fit its receive.
+    Unlike { of: Generation, sent: Envelope, expected: Envelope },
     /// The generation was aborted, and so were all before it.
     End { of: Generation, end: End },
     /// The sender makes no more calls in the group of this number.
@@ -48,14 +53,25 @@ pub(crate) enum News {
     Late,
 }
 
+const UNBROKEN: &str = "nobody panics holding an inbox";
+
 pub(crate) struct Inbox {
     contents: Mutex<Contents>,
-    changed: Condvar,
+    change: Condvar,
 }
 
+#[derive(Default)]
 struct Contents {
     /// The messages of each rank, by generation.
     messages: Vec<HashMap<Generation, VecDeque<Vec<u8>>>>,
+    /// The messages with tags that no receive has taken, in the order of their arrival.
+    tagged: Vec<(usize, Generation, Tagged)>,
+    /// The receives of messages with tags, in the order in which they began.
+    open: Vec<Receive>,
+    /// Answers to messages that did not fit, of which no request was told.
+    unlike: Vec<(usize, Generation, Envelope, Envelope)>,
+    /// The number of changes that a thread may wait for.
+    changes: u64,
     /// The generation of this rank in each group that has had several.
     current: HashMap<u64, u64>,
     /// The last generation of each group that was aborted, and how.
@@ -68,26 +84,23 @@ impl Inbox {
     /// Makes the inbox of a rank of a group of this size.
     pub(crate) fn new(size: usize) -> Inbox {
         let messages = (0..size).map(|_| HashMap::new()).collect();
-        let contents = Contents {
-            messages,
-            current: HashMap::new(),
-            ended: HashMap::new(),
-            left: HashSet::new(),
-            gone: HashSet::new(),
-        };
-        Inbox { contents: Mutex::new(contents), changed: Condvar::new() }
+        let contents = Contents { messages, ..Contents::default() };
+        Inbox { contents: Mutex::new(contents), change: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().expect("nobody panics holding an inbox")
+        self.contents.lock().expect(UNBROKEN)
     }
 
     /// Stores a letter of rank `from`.
     pub(crate) fn put(&self, from: usize, letter: Letter) {
         let mut contents = self.lock();
         match letter {
-            Letter::Message { of, .. } if of.number < contents.current_of(of.group) => {}
+            Letter::Message { of, .. } | Letter::Tagged { of, .. } | Letter::Unlike { of, .. }
+                if of.number < contents.current_of(of.group) => {}
             Letter::Message { of, bytes } => contents.messages[from].entry(of).or_default().push_back(bytes),
+            Letter::Tagged { of, message } => contents.tagged.push((from, of, message)),
+            Letter::Unlike { of, sent, expected } => contents.unlike.push((from, of, sent, expected)),
             Letter::End { of, end } => {
                 let has_ended = contents.ended.get(&of.group).is_some_and(|&(last, _)| last >= of.number);
                 if !has_ended {
@@ -97,7 +110,99 @@ impl Inbox {
             Letter::Leave { group } => _ = contents.left.insert((from, group)),
             Letter::Gone => _ = contents.gone.insert(from),
         }
-        self.changed.notify_all();
+        self.settle(self.changed(contents));
+    }
+
+    /// Wakes the threads that wait for a change.
+    fn changed<'i>(&self, mut contents: MutexGuard<'i, Contents>) -> MutexGuard<'i, Contents> {
+        contents.changes += 1;
+        self.change.notify_all();
+        contents
+    }
+
+    /// Begins a receive.
+    pub(crate) fn open(&self, receive: Receive) {
+        let mut contents = self.lock();
+        contents.open.push(receive);
+        self.settle(contents);
+    }
+
+    /// Ends the receives that need not wait.
+    fn settle(&self, mut contents: MutexGuard<'_, Contents>) {
+        let (open, mut ends) = (std::mem::take(&mut contents.open), Vec::new());
+        for receive in open {
+            match contents.outcome(&receive) {
+                Some(outcome) => ends.push((receive, outcome)),
+                None => contents.open.push(receive),
+            }
+        }
+        drop(contents);
+        if !ends.is_empty() {
+            ends.into_iter().for_each(|(receive, outcome)| receive.end(outcome));
+            drop(self.changed(self.lock()));
+        }
+    }
+
+    /// Wakes the threads that wait for a change.
+    pub(crate) fn wake(&self) {
+        drop(self.changed(self.lock()));
+    }
+
+    /// Returns whether a receive of this generation is open.
+    pub(crate) fn has_open(&self, of: Generation) -> bool {
+        self.lock().open.iter().any(|receive| receive.group.generation() == of)
+    }
+
+    /// Returns the first answer of rank `from` of which no request was told: the message, and the
+    /// one that the receive expected.
+    pub(crate) fn take_unlike(&self, from: usize, of: Generation) -> Option<(Envelope, Envelope)> {
+        let mut contents = self.lock();
+        let place = contents.unlike.iter().position(|&(by, at, ..)| (by, at) == (from, of))?;
+        let (_, _, sent, expected) = contents.unlike.remove(place);
+        Some((sent, expected))
+    }
+
+    /// Returns whether the rank of this inbox makes no more calls in this generation.
+    pub(crate) fn has_closed(&self, own: usize, of: Generation) -> bool {
+        self.lock().has_closed(own, of)
+    }
+
+    /// Returns whether a rank makes no more calls in this generation.
+    pub(crate) fn has_left(&self, rank: usize, of: Generation) -> bool {
+        self.lock().has_left(rank, of)
+    }
+
+    /// Waits until `done`, at most until `until`, and ends late receives meanwhile. Returns whether
+    /// it is done.
+    pub(crate) fn wait_until(&self, until: Option<Instant>, done: &dyn Fn() -> bool) -> bool {
+        loop {
+            let seen = self.lock().changes;
+            if done() {
+                return true;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return false;
+            }
+            self.rest(seen, until);
+        }
+    }
+
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+
+    /// Waits for a change after the first `seen`, at most until `until` or until a receive is late,
+    /// which it ends.
+    pub(crate) fn rest(&self, seen: u64, until: Option<Instant>) {
+        let contents = self.lock();
+        let first = contents.open.iter().map(|receive| receive.deadline).chain(until).min();
+        let is_same = |contents: &mut Contents| contents.changes == seen;
+        let contents = match first.map(|first| first.saturating_duration_since(Instant::now())) {
+            Some(rest) => self.change.wait_timeout_while(contents, rest, is_same).expect(UNBROKEN).0,
+            None => self.change.wait_while(contents, is_same).expect(UNBROKEN),
+        };
+        self.settle(contents);
     }
 
     /// Returns the abort of a group, or of one that it was split from. `line` has their
@@ -111,6 +216,17 @@ impl Inbox {
         self.lock().ended.get(&group).copied()
     }
 
+    /// Returns the positions of the members of a group that make no more calls of it, as far as
+    /// this rank knows.
+    pub(crate) fn lost(&self, members: &[usize], of: Generation) -> Vec<usize> {
+        let contents = self.lock();
+        // Another rank may have noticed it.
+        let told = contents.ended.get(&of.group).filter(|(_, end)| end.reason == Reason::Leave);
+        let told = told.map(|(_, end)| end.rank);
+        let is_lost = |&rank: &usize| contents.has_left(members[rank], of) || told == Some(rank);
+        (0..members.len()).filter(is_lost).collect()
+    }
+
     /// Begins the first generation of a group that was not aborted, and returns it; the current one
     /// if a rank has left, which ends all. Forgets what has arrived of those before.
     pub(crate) fn begin_next(&self, group: u64) -> Generation {
@@ -118,9 +234,14 @@ impl Inbox {
         let next = contents.ended.get(&group).and_then(|(last, _)| last.checked_add(1));
         let number = next.unwrap_or(contents.current_of(group));
         contents.current.insert(group, number);
+        let remains = |of: &Generation| of.group != group || of.number >= number;
         for messages in &mut contents.messages {
-            messages.retain(|of, _| of.group != group || of.number >= number);
+            messages.retain(|of, _| remains(of));
         }
+        contents.tagged.retain(|(_, of, _)| remains(of));
+        contents.unlike.retain(|(_, of, ..)| remains(of));
+        // Receives of earlier generations end.
+        self.settle(contents);
         Generation { group, number }
     }
 
@@ -142,7 +263,7 @@ impl Inbox {
     /// Waits for a letter. Returns `None` if the deadline has passed.
     fn wait<'i>(&'i self, contents: MutexGuard<'i, Contents>, deadline: Instant) -> Option<MutexGuard<'i, Contents>> {
         let rest = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
-        Some(self.changed.wait_timeout(contents, rest).expect("nobody panics holding an inbox").0)
+        Some(self.change.wait_timeout(contents, rest).expect(UNBROKEN).0)
     }
 
     /// Waits for something of rank `from` in the last group of `line`, at most until the deadline,
@@ -172,6 +293,34 @@ impl Inbox {
 impl Contents {
     fn current_of(&self, group: u64) -> u64 {
         self.current.get(&group).copied().unwrap_or(0)
+    }
+
+    /// Returns how a receive ends, if it need not wait.
+    fn outcome(&mut self, receive: &Receive) -> Option<Outcome> {
+        let own = receive.group.generation();
+        let takes = |(from, of, message): &(usize, Generation, Tagged)| {
+            *of == own && message.envelope.tag == receive.expected.tag && receive.from.contains(from)
+        };
+        if let Some(place) = self.tagged.iter().position(takes) {
+            let (from, _, message) = self.tagged.remove(place);
+            return Some(Outcome::Message(from, message));
+        }
+        if self.has_closed(receive.group.own(), own) {
+            return Some(Outcome::Closed);
+        }
+        if let Some(end) = self.end_of(&receive.group.line) {
+            return Some(Outcome::Ended(end));
+        }
+        let others = || receive.from.iter().filter(|&&rank| rank != receive.group.own());
+        match others().next() {
+            Some(&first) if others().all(|&rank| self.has_left(rank, own)) => Some(Outcome::Left(first)),
+            _ => (Instant::now() >= receive.deadline).then_some(Outcome::Late),
+        }
+    }
+
+    /// Whether a rank, whose inbox this is, makes no more calls in this generation.
+    fn has_closed(&self, rank: usize, of: Generation) -> bool {
+        self.has_left(rank, of) || of.number < self.current_of(of.group)
     }
 
     fn has_message(&self, from: usize, of: Generation) -> bool {

@@ -3,10 +3,11 @@
 use crate::{
     Messages, Post,
     inbox::{End, Generation, Inbox, Letter},
+    mail::Tagged,
 };
 use consonance::{
-    World,
-    raw::{Engine, Reason},
+    DType, World,
+    raw::{Engine, Envelope, Reason},
 };
 use std::{
     io::{self, Read, Write},
@@ -139,31 +140,54 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// A letter on the wire: its kind, its group and generation, the rank and the turn of an end, and
-/// the number of bytes that follow. The kind of an end counts from its reason's place among all. A
-/// turn counts from 1; 0 is none.
+/// A letter on the wire: its kind, its group and generation, two numbers, and the number of bytes
+/// that follow. The numbers are the rank and the turn of an end, or the tag and the type of a
+/// message. A turn counts from 1; 0 is none. The kind of an end counts from its reason's place
+/// among all.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
+    let sizes;
     let none: &[u8] = &[];
-    let (kind, of, [rank, turn], bytes) = match letter {
+    let (kind, of, numbers, bytes) = match letter {
         Letter::Message { of, bytes } => (0u64, *of, [0, 0], &bytes[..]),
         Letter::End { of, end } => {
             let reason = Reason::ALL.iter().position(|reason| *reason == end.reason).expect("all are listed");
             (1 + reason as u64, *of, [end.rank as u64, end.turn.map_or(0, |turn| turn + 1)], none)
         }
-        Letter::Leave { group } => {
-            (1 + Reason::ALL.len() as u64, Generation { group: *group, number: 0 }, [0, 0], none)
+        Letter::Leave { group } => (LEAVE, Generation { group: *group, number: 0 }, [0, 0], none),
+        Letter::Tagged { of, message } => {
+            (LEAVE + 1, *of, [message.envelope.tag, type_of(&message.envelope)], &message.bytes[..])
+        }
+        Letter::Unlike { of, sent, expected } => {
+            sizes = [sent.bytes, expected.bytes].map(|bytes| (bytes as u64).to_le_bytes()).concat();
+            (LEAVE + 2, *of, [sent.tag, type_of(sent) << 16 | type_of(expected)], &sizes[..])
         }
         Letter::Gone => return Ok(()),
     };
-    let head = [kind, of.group, of.number, rank, turn, bytes.len() as u64].map(u64::to_le_bytes).concat();
+    let [first, second] = numbers;
+    let head = [kind, of.group, of.number, first, second, bytes.len() as u64].map(u64::to_le_bytes).concat();
     stream.write_all(&head)?;
     stream.write_all(bytes)
+}
+
+/// The kind of [`Letter::Leave`]. Those of messages with tags follow.
+const LEAVE: u64 = 1 + Reason::ALL.len() as u64;
+
+/// Returns the number of a message's type: the element type's place among all, and the label.
+fn type_of(envelope: &Envelope) -> u64 {
+    let dtype = DType::ALL.iter().position(|dtype| *dtype == envelope.dtype).expect("all are listed");
+    (dtype as u64) << 8 | u64::from(envelope.label)
+}
+
+/// Reverses [`type_of`].
+fn envelope(tag: u64, number: u64, bytes: usize) -> io::Result<Envelope> {
+    let dtype = DType::ALL.get((number >> 8 & 0xff) as usize).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Envelope { dtype: *dtype, label: number as u8, bytes, tag })
 }
 
 fn read(mut stream: &TcpStream) -> io::Result<Letter> {
     let mut head = [[0u8; 8]; 6];
     stream.read_exact(head.as_flattened_mut())?;
-    let [kind, group, number, rank, turn, count] = head.map(u64::from_le_bytes);
+    let [kind, group, number, first, second, count] = head.map(u64::from_le_bytes);
     let of = Generation { group, number };
     let mut bytes = Vec::new();
     // The length that another process claims does not decide how much is allocated: the buffer
@@ -171,10 +195,26 @@ fn read(mut stream: &TcpStream) -> io::Result<Letter> {
     if stream.take(count).read_to_end(&mut bytes)? as u64 != count {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let rank = usize::try_from(rank).map_err(|_| io::ErrorKind::InvalidData)?;
-    Ok(match kind.checked_sub(1).map(|place| Reason::ALL.get(place as usize)) {
-        None => Letter::Message { of, bytes },
-        Some(Some(&reason)) => Letter::End { of, end: End { rank, reason, turn: turn.checked_sub(1) } },
-        Some(None) => Letter::Leave { group },
+    Ok(match kind {
+        0 => Letter::Message { of, bytes },
+        1..LEAVE => {
+            let reason = Reason::ALL[kind as usize - 1];
+            let rank = usize::try_from(first).map_err(|_| io::ErrorKind::InvalidData)?;
+            Letter::End { of, end: End { rank, reason, turn: second.checked_sub(1) } }
+        }
+        LEAVE => Letter::Leave { group },
+        kind if kind == LEAVE + 1 => {
+            Letter::Tagged { of, message: Tagged { envelope: envelope(first, second, bytes.len())?, bytes } }
+        }
+        _ => {
+            let sizes: [u8; 16] = bytes.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+            let size = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("eight bytes")) as usize;
+            let (sent, expected) = (size(&sizes[..8]), size(&sizes[8..]));
+            Letter::Unlike {
+                of,
+                sent: envelope(first, second >> 16, sent)?,
+                expected: envelope(first, second, expected)?,
+            }
+        }
     })
 }
