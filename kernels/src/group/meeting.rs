@@ -374,20 +374,15 @@ impl Meeting {
         }
     }
 
-    /// Returns how this generation ended, and the next one; `None` if it has not ended. After a
-    /// loss there is no next one: this rank is in the last generation, which the loss has ended.
-    pub(super) fn ended(&mut self) -> Result<Option<(Abort, Generation)>, Fault> {
-        let Member { state, generation, .. } = &mut self.waiter.member;
+    /// Returns how this generation ended, and the next one; `None` if it has not ended.
+    pub(super) fn ended(&self) -> Result<Option<(Abort, Generation)>, Fault> {
+        let Member { state, generation, .. } = self.member();
         if state.forked() {
             return Err(Fault::Forked);
         }
         let Some(abort) = state.aborted(*generation) else { return Ok(None) };
-        if let Some(next) = state.next_round(*generation) {
-            return Ok(Some((abort, next)));
-        }
-        let Some(loss) = state.loss() else { return Err(Fault::Aborted(abort)) };
-        *generation = Generation::END;
-        Err(Fault::Aborted(loss))
+        let next = state.next_round(*generation).ok_or(Fault::Aborted(abort))?;
+        Ok(Some((abort, next)))
     }
 
     /// Enters the generation `next`, and waits until every rank has done the same.

@@ -50,8 +50,6 @@ record! {
     #[derive(Default)]
     pub(crate) struct Head {
         pub(crate) abort: AtomicU64,
-        /// The newest abort that a loss has replaced in `abort`.
-        pub(crate) replaced: AtomicU64,
         /// The claim on the area of a group that is split off: see [`GroupState::claim`].
         pub(crate) owner: AtomicU64,
     }

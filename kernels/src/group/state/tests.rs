@@ -1,5 +1,4 @@
 use super::*;
-use crate::group::{Abort, Reason};
 
 const GENERATION: Generation = Generation(0);
 
@@ -39,20 +38,6 @@ fn an_end_is_the_end_of_its_round_and_those_before() {
     state.lose(0..1, Reason::Death);
     let lost = state.aborted(Generation(4)).map(|abort| (abort.rank, abort.reason));
     assert_eq!((lost, state.next_round(Generation(4))), (Some((0, Reason::Death)), None));
-}
-
-#[test]
-fn a_loss_after_an_abort_hides_no_first_culprit() {
-    let state = GroupState::new(3);
-    let (first, loss) = (Abort { rank: 1, reason: Reason::Panic }, Abort { rank: 0, reason: Reason::Death });
-    state.abort(Generation(2), Abort { rank: 2, reason: Reason::Failure });
-    state.abort(Generation(3), first);
-    assert_eq!(state.loss(), None);
-    state.lose(0..1, Reason::Death);
-    state.lose(2..3, Reason::Death);
-    let ends = [2, 3, 4].map(|generation| state.aborted(Generation(generation)));
-    assert_eq!(ends, [Some(first), Some(first), Some(loss)]);
-    assert_eq!((state.loss(), state.next_round(Generation(3))), (Some(loss), None));
 }
 
 #[test]
