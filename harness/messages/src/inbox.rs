@@ -216,17 +216,6 @@ impl Inbox {
         self.lock().ended.get(&group).copied()
     }
 
-    /// Returns the positions of the members of a group that make no more calls of it, as far as
-    /// this rank knows.
-    pub(crate) fn lost(&self, members: &[usize], of: Generation) -> Vec<usize> {
-        let contents = self.lock();
-        // Another rank may have noticed it.
-        let told = contents.ended.get(&of.group).filter(|(_, end)| end.reason == Reason::Leave);
-        let told = told.map(|(_, end)| end.rank);
-        let is_lost = |&rank: &usize| contents.has_left(members[rank], of) || told == Some(rank);
-        (0..members.len()).filter(is_lost).collect()
-    }
-
     /// Begins the first generation of a group that was not aborted, and returns it; the current one
     /// if a rank has left, which ends all. Forgets what has arrived of those before.
     pub(crate) fn begin_next(&self, group: u64) -> Generation {
@@ -301,12 +290,12 @@ impl Contents {
         let takes = |(from, of, message): &(usize, Generation, Tagged)| {
             *of == own && message.envelope.tag == receive.expected.tag && receive.from.contains(from)
         };
+        if self.has_closed(receive.group.own(), own) {
+            return Some(Outcome::Closed);
+        }
         if let Some(place) = self.tagged.iter().position(takes) {
             let (from, _, message) = self.tagged.remove(place);
             return Some(Outcome::Message(from, message));
-        }
-        if self.has_closed(receive.group.own(), own) {
-            return Some(Outcome::Closed);
         }
         if let Some(end) = self.end_of(&receive.group.line) {
             return Some(Outcome::Ended(end));

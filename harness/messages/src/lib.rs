@@ -102,23 +102,6 @@ impl Group {
         *self.line.last().expect("a group has a generation")
     }
 
-    /// Makes the error of a call whose group was aborted.
-    fn ended(&self, call: &str, end: End) -> Error {
-        let last = || "it makes no more calls of this group".to_owned();
-        let whole = self.line[0];
-        let is_lost = || self.line.len() == 1 || self.inbox.has_left(self.members[end.rank], whole);
-        match end.reason {
-            Reason::Leave => Error::Left { call: call.to_owned(), replica: end.rank, last: last(), lost: is_lost() },
-            reason => Error::aborted(call, end.rank, reason),
-        }
-    }
-
-    /// Returns the generation of the group of `members`, ranks of this one, after the others were
-    /// lost. All these ranks compute the same.
-    fn of_remaining(&self, members: &[usize]) -> Generation {
-        self.inbox.begin_next(members.iter().fold(self.generation().group, |digest, &rank| mix(digest, rank as u64)))
-    }
-
     /// Aborts this generation on all ranks and blames one of them; all later ones, too, if that has
     /// left. On each rank the first abort wins. If this rank knows of one, it passes that on: no
     /// rank hears of the consequences of a loss first.
@@ -169,11 +152,11 @@ impl Messages {
         let group = &*self.group;
         match group.inbox.take(group.members[from], &group.line, self.deadline) {
             News::Message(bytes) => Ok(bytes),
-            News::Ended(end) => Err(group.ended(call, end)),
+            News::Ended(end) => Err(ended(call, end)),
             News::Left => {
                 let end = End { rank: from, reason: Reason::Leave, turn: None };
                 group.end(from, end.reason, None);
-                Err(group.ended(call, end))
+                Err(ended(call, end))
             }
             News::Late => {
                 group.end(from, Reason::Deadline, None);
@@ -184,14 +167,22 @@ impl Messages {
     }
 }
 
-/// Returns the number of a group that is made of another one.
-fn mix(digest: u64, next: u64) -> u64 {
-    digest.wrapping_mul(1_000_003).wrapping_add(next)
-}
-
 /// Returns the buffer as one in host memory, which it is by [`Engine::reaches`].
 fn on_host<B>(buf: Option<B>) -> B {
     buf.expect("a buffer in host memory")
+}
+
+/// Makes the error of a call whose group was aborted.
+fn ended(call: &str, end: End) -> Error {
+    match end.reason {
+        Reason::Leave => Error::Left {
+            call: call.to_owned(),
+            replica: end.rank,
+            last: "it makes no more calls of this group".to_owned(),
+            lost: false,
+        },
+        reason => Error::aborted(call, end.rank, reason),
+    }
 }
 
 impl Engine for Messages {
@@ -217,7 +208,7 @@ impl Engine for Messages {
         match call {
             Call::Send { data, to } => {
                 if let Some(end) = self.group.inbox.end_of(&self.group.line) {
-                    return Err(self.group.ended(name.name(), end).into());
+                    return Err(ended(name.name(), end).into());
                 }
                 let letter =
                     Letter::Message { of: self.group.generation(), bytes: on_host(data.host()).as_bytes().to_vec() };
@@ -257,22 +248,6 @@ impl Engine for Messages {
         Ok(())
     }
 
-    fn remaining(&mut self) -> Result<()> {
-        let group = self.group.clone();
-        let lost = group.inbox.lost(&group.members, group.generation());
-        let remaining: Vec<usize> = (0..group.members.len()).filter(|rank| !lost.contains(rank)).collect();
-        if lost.is_empty() {
-            return self.next_generation();
-        }
-        let members: Vec<usize> = remaining.iter().map(|&rank| group.members[rank]).collect();
-        let rank = remaining.iter().position(|&rank| rank == group.world.rank()).expect("this rank is here");
-        let world = World::new(rank, members.len()).expect("one of the members");
-        let line = vec![group.of_remaining(&remaining)];
-        let (inbox, post) = (group.inbox.clone(), group.post.clone());
-        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, post }), 0);
-        Ok(())
-    }
-
     fn mailbox(&mut self) -> Result<Mailbox> {
         Ok(Mailbox::new(Arc::new(Mail(self.group.clone())), self.timeout))
     }
@@ -285,6 +260,7 @@ impl Engine for Messages {
         // group: groups that are split off at once differ in their first member.
         let first = group.members[members[0]] as u64;
         let Generation { group: whole, number } = group.generation();
+        let mix = |digest: u64, next: u64| digest.wrapping_mul(1_000_003).wrapping_add(next);
         let split = Generation { group: [number, self.splits, first + 1].into_iter().fold(whole, mix), number: 0 };
         Ok(Some(Box::new(Messages::new(Group {
             world: World::new(rank, members.len()).expect("one of the members"),

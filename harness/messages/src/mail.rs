@@ -4,7 +4,7 @@
 //! message, the end of its group or its deadline ends it. The thread that notices this ends it.
 
 use crate::{
-    Group,
+    Group, ended,
     inbox::{End, Letter},
 };
 use consonance::{
@@ -101,8 +101,8 @@ impl Mail {
 
 impl Group {
     /// Returns the fault of a request with a rank of the group that has left.
-    fn left(&self, call: &str, rank: usize) -> MessageFault {
-        MessageFault::Error(self.ended(call, End { rank, reason: Reason::Leave, turn: None }))
+    fn left(call: &str, rank: usize) -> MessageFault {
+        MessageFault::Error(ended(call, End { rank, reason: Reason::Leave, turn: None }))
     }
 
     /// Returns the result of a receive. Tells the sender of a message that does not fit.
@@ -119,9 +119,9 @@ impl Group {
                 self.post.bring(self.own(), from, Letter::Unlike { of: self.generation(), sent, expected });
                 Err(MessageFault::Unlike { from: position(from), to: self.world.rank(), sent, expected })
             }
-            Outcome::Ended(end) => Err(MessageFault::Error(self.ended(RECV, end))),
+            Outcome::Ended(end) => Err(MessageFault::Error(ended(RECV, end))),
             Outcome::Closed => Err(closed(RECV)),
-            Outcome::Left(member) => Err(self.left(RECV, position(member))),
+            Outcome::Left(member) => Err(Group::left(RECV, position(member))),
             Outcome::Late => Err(MessageFault::Late { missing: awaited.clone(), awaited }),
         }
     }
@@ -142,10 +142,10 @@ impl TaggedMessages for Mail {
             return Err(closed(SEND));
         }
         if let Some(end) = inbox.end_of(line) {
-            return Err(MessageFault::Error(self.0.ended(SEND, end)));
+            return Err(MessageFault::Error(ended(SEND, end)));
         }
         if inbox.has_left(member, of) {
-            return Err(self.0.left(SEND, to));
+            return Err(Group::left(SEND, to));
         }
         let message = Tagged { envelope: envelope(&data, tag), bytes: data.as_bytes().to_vec() };
         post.bring(own, member, Letter::Tagged { of, message });

@@ -1,16 +1,15 @@
-//! Groups on an engine of messages after an abort, and after a loss.
+//! Groups on an engine of messages that go on after an abort, and that do not after a loss.
 
 mod wrapped;
 
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver,
-    Tensor, Variable, VariableAggregation,
     raw::{Abort, AbortHandle, Engine, Reason},
 };
 use std::{
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc, Barrier,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -100,105 +99,6 @@ fn a_group_is_not_renewed_after_a_loss() {
             assert!(errors.iter().all(named), "rank {}: {errors:?}", rank.rank());
         }
     }
-}
-
-/// The replicas of each worker of the test below.
-const REPLICAS: [usize; 4] = [1, 2, 1, 1];
-
-/// Makes calls until a worker is lost, then goes on with those that are left. Returns the number of
-/// replicas after each loss, added by the replicas.
-fn outlives(worker: usize, communicators: Vec<Communicator>, finish: &[Barrier; 3]) -> Result<Vec<f32>> {
-    let addresses = (0..REPLICAS.len()).map(|worker| format!("host{worker}.example:1"));
-    let resolver = SimpleClusterResolver::new(ClusterSpec::new().job("worker", addresses)?);
-    let resolver = resolver.with_task("worker", worker)?;
-    let strategy = MultiWorkerMirroredStrategy::builder(resolver).build_on(communicators)?;
-    let sum = Variable::builder(|| Tensor::from(0f32)).aggregation(VariableAggregation::Sum);
-    let seen = strategy.scope(|| sum.build())?;
-    let mut sums = Vec::new();
-    for (leaver, finish) in [2, 0, 3].into_iter().zip(finish) {
-        // All have finished their last call, which a leaver would end.
-        finish.wait();
-        if worker == leaver {
-            break;
-        }
-        let step = || strategy.run(|replica| replica.all_reduce("sum", 1f32));
-        let error = (0..).find_map(|_| step().err()).expect("a worker leaves");
-        assert!(error.is_loss(), "worker {worker}: {error}");
-        strategy.reform(Duration::ZERO)?;
-        strategy.run(|replica| replica.assign_add(&seen, 1f32).map(drop))?;
-        sums.extend(step()?.values().first());
-        assert_eq!(seen.read()?.item::<f32>()?, sums.iter().sum::<f32>(), "each replica has added one");
-        assert_eq!(strategy.num_replicas_in_sync() as f32, sums[sums.len() - 1]);
-        let later = strategy.variable(|| Tensor::from(worker as f32))?;
-        let first = if leaver == 2 { 0f32 } else { 1f32 };
-        assert_eq!(later.read()?.item::<f32>()?, first, "the value of the first worker that is left");
-    }
-    Ok(sums)
-}
-
-#[test]
-fn the_remaining_workers_go_on_after_each_loss() {
-    for engines in [consonance_messages::threads(5), processes(5)] {
-        let mut ranks = engines.into_iter().map(Communicator::from_engine);
-        let finish = [4, 3, 2].map(Barrier::new);
-        let sums: Vec<Result<Vec<f32>>> = thread::scope(|scope| {
-            let workers: Vec<_> = REPLICAS
-                .iter()
-                .enumerate()
-                .map(|(worker, &count)| {
-                    let mut communicators: Vec<_> = ranks.by_ref().take(count).collect();
-                    communicators.iter_mut().for_each(|rank| rank.set_timeout(TIMEOUT).expect("a timeout that ends"));
-                    let finish = &finish;
-                    scope.spawn(move || outlives(worker, communicators, finish))
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
-        });
-        let expected: [&[f32]; 4] = [&[4.0], &[4.0, 3.0, 2.0], &[], &[4.0, 3.0]];
-        for (sums, expected) in sums.into_iter().zip(expected) {
-            assert_eq!(sums.expect("the others go on"), expected);
-        }
-    }
-}
-
-#[test]
-fn an_incomplete_group_is_refused_until_it_forms() {
-    let mut ranks = consonance_messages::threads(3).into_iter().map(Communicator::from_engine);
-    let [first, second, third] = [0, 1, 2].map(|_| ranks.next().expect("three ranks"));
-    let cluster = || ClusterSpec::new().job("worker", ["one.example:1", "two.example:1", "three.example:1"]);
-    let build = |worker, rank: Communicator| {
-        let options = CommunicationOptions::new().timeout(Duration::from_secs(2))?;
-        let resolver = SimpleClusterResolver::new(cluster()?).with_task("worker", worker)?;
-        MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(vec![rank])
-    };
-    let strategies = thread::scope(|scope| {
-        let threads =
-            [(0, first), (1, second), (2, third)].map(|(worker, rank)| scope.spawn(move || build(worker, rank)));
-        threads.map(|thread| thread.join().expect("no panic").expect("all meet"))
-    });
-    let [first, second, third] = strategies;
-    drop(third);
-    let run = |strategy: &MultiWorkerMirroredStrategy| strategy.run(|replica| replica.all_reduce("sum", 1f32));
-    assert!(run(&first).expect_err("a worker has left").is_loss());
-    let error = first.reform(Duration::ZERO).expect_err("the second worker does not come");
-    assert!(matches!(error, Error::Timeout { ref missing, .. } if missing[0].0 == 1), "{error}");
-    let error = run(&first).expect_err("no group is formed");
-    assert!(matches!(error, Error::Aborted { .. } | Error::WrongContext { .. }), "{error}");
-    let error = run(&first).expect_err("no group is formed");
-    assert!(matches!(error, Error::WrongContext { .. }), "{error}");
-    let error = first.reform(Duration::from_secs(1)).expect_err("there are no replacements");
-    assert!(matches!(error, Error::InvalidCall { .. }), "{error}");
-    thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            assert!(run(&second).expect_err("a worker has left").is_loss());
-            second.reform(Duration::ZERO)
-        });
-        first.reform(Duration::ZERO).expect("both are here");
-        other.join().expect("no panic").expect("both are here");
-        let other = scope.spawn(|| run(&second));
-        assert_eq!(run(&first).expect("both are here").values(), [2.0]);
-        other.join().expect("no panic").expect("both are here");
-    });
 }
 
 /// The abort handle of this engine does not know of an abort before it is used for one itself: on a

@@ -311,13 +311,6 @@ impl Communicator {
         self.engine.renew()
     }
 
-    /// After a loss, forms the group of the ranks that are left. See [`Engine::reform`].
-    pub(crate) fn reform(&mut self) -> Result<()> {
-        // The loss has been told instead.
-        self.late = None;
-        self.engine.reform()
-    }
-
     /// Ends this rank's part in a run. Returns the communicator if it can
     /// [begin](Communicator::begin_run) another run.
     pub(crate) fn end_run(mut self) -> Option<Communicator> {

@@ -19,9 +19,12 @@
 //! group that has lost a worker is not renewed: the remaining workers form another group, with new
 //! communicators.
 
-use super::claims::{Claim, Roles, remaining, tell};
-use crate::{Communicator, Error, Result, comm::engine::AbortHandle};
-use consonance_kernels::group::Reason;
+use crate::{
+    Communicator, Error, Result,
+    comm::{agreement::Agreement, call::Call, engine::AbortHandle},
+    kind,
+};
+use consonance_kernels::{digest::digest, group::Reason};
 use std::{
     ops::Range,
     sync::{Condvar, Mutex, MutexGuard},
@@ -88,45 +91,13 @@ impl Workers {
         cluster: &str,
     ) -> Result<()> {
         let variables = self.variables();
-        self.replace(State::meet(call, communicators, (worker, workers), cluster, variables)?);
-        Ok(())
-    }
-
-    /// After a loss, forms the group of the workers that are left, on the engines of the
-    /// communicators. Each of them makes this call. They keep their order, and are numbered anew;
-    /// so are variables, as in [`meet_again`](Workers::meet_again).
-    ///
-    /// # Errors
-    /// Those of [`Engine::reform`](crate::raw::Engine::reform) and of a collective. The call may
-    /// then be repeated.
-    pub(crate) fn reform(&self, call: &'static str, timeout: Duration, cluster: &str) -> Result<()> {
-        let mut communicators: Vec<_> = self.take_all(call, timeout)?.into_iter().flatten().collect();
-        let (worker, variables) = (self.worker(), self.variables());
-        let claims = remaining(&mut communicators, |(place, count), communicator| {
-            communicator.reform()?;
-            tell(communicator, [worker, variables as usize, communicator.rank() - place, count], cluster)
-        });
-        match claims.and_then(|claims| Roles::new(call, &claims, worker, None)) {
-            Ok(roles) => {
-                self.replace(State::new(communicators, roles));
-                Ok(())
-            }
-            Err(error) => {
-                let mut state = self.lock();
-                state.home = communicators.into_iter().map(Some).collect();
-                self.notify(state);
-                Err(error)
-            }
-        }
-    }
-
-    /// Goes on with another group.
-    fn replace(&self, state: State) {
+        let state = State::meet(call, communicators, (worker, workers), cluster, variables)?;
         let mut old = self.lock();
         let (turn, waiting) = (old.turn, old.waiting);
         *old = State { turn, waiting, ..state };
         drop(old);
         self.rouse();
+        Ok(())
     }
 
     /// Returns the number of workers.
@@ -341,23 +312,50 @@ impl State {
                 return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
             }
         }
-        let own = [worker, variables as usize, first, count];
-        let claims: Vec<Result<Vec<Claim>>> = thread::scope(|scope| {
-            let threads: Vec<_> = communicators
-                .iter_mut()
-                .map(|communicator| scope.spawn(move || tell(communicator, own, cluster)))
-                .collect();
+        let tell = |communicator: &mut Communicator| {
+            let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
+            let agreement = Agreement { call: Some(kind::WORKERS), digest: digest(cluster), describe: &describe };
+            let mut all = vec![[0u64; 4]; size];
+            let own = [worker as u64, variables, first as u64, count as u64];
+            let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
+            communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
+            // No rank may fail before all have the data: it would abort the group while another
+            // worker still makes its strategy.
+            communicator.barrier().map(|()| all)
+        };
+        let told: Vec<Result<Vec<[u64; 4]>>> = thread::scope(|scope| {
+            let tell = &tell;
+            let threads: Vec<_> =
+                communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
-        let claims = claims.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
-        Ok(State::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
-    }
-
-    fn new(communicators: Vec<Communicator>, roles: Roles) -> State {
-        let Roles { replicas, worker, variables } = roles;
+        let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        let variables = told.iter().map(|&[_, variables, ..]| variables).max().unwrap_or(variables);
+        let processes: Vec<Range<usize>> =
+            told.iter().map(|&[_, _, first, count]| first as usize..first.saturating_add(count) as usize).collect();
+        let told: Vec<u64> = told.into_iter().map(|[worker, ..]| worker).collect();
+        let replicas: Vec<Range<usize>> = (0..workers as u64)
+            .map(|worker| {
+                let start = told.partition_point(|&other| other < worker);
+                start..start + told[start..].iter().take_while(|&&other| other == worker).count()
+            })
+            .collect();
+        if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
+            let expected = format!("replicas of all {workers} workers, in their order");
+            return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
+        }
+        // Two processes may claim to be the same worker. Every rank checks all claims, so all
+        // refuse.
+        for (&worker, own) in told.iter().zip(&processes) {
+            let all = &replicas[worker as usize];
+            if own != all {
+                let expected = format!("replicas {all:?}, which are worker {worker}'s, all from one process");
+                return Err(Error::invalid(call, "communicators", expected, format!("only {own:?} from one")));
+            }
+        }
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
-        State {
+        Ok(State {
             replicas,
             worker,
             abort_handle,
@@ -368,7 +366,7 @@ impl State {
             call_failed: false,
             variables,
             waiting: 0,
-        }
+        })
     }
 
     /// Returns the replicas of this worker.

@@ -169,30 +169,6 @@ pub trait Engine: Send {
         Err(cannot("the next run"))
     }
 
-    /// Continues with the ranks that are left, as far as this rank knows: begins the first
-    /// generation of the group of those ranks that was not aborted; waits for no other. They keep
-    /// their order. The runtime then lets these ranks meet, and calls this again if one of them is
-    /// lost meanwhile. Ranks that know of different losses are in different groups, whose messages
-    /// do not mix, until they know the same. Called only for an engine of
-    /// [messages](Service::Messages). By default a group ends with its first loss.
-    ///
-    /// # Errors
-    /// [`Error::WrongContext`] by default.
-    fn remaining(&mut self) -> Result<()> {
-        Err(cannot("MultiWorkerMirroredStrategy::reform"))
-    }
-
-    /// After a loss, forms the group of the ranks that are left, in their order: each of them makes
-    /// this call, and waits for the others. By default a group ends with its first loss. An engine
-    /// of [messages](Service::Messages) has [`remaining`](Engine::remaining) instead.
-    ///
-    /// # Errors
-    /// [`Error::WrongContext`] by default; otherwise as [`execute`](Engine::execute): a loss if
-    /// another rank is lost meanwhile. The call may then be repeated.
-    fn reform(&mut self) -> Result<()> {
-        Err(cannot("MultiWorkerMirroredStrategy::reform"))
-    }
-
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
     /// nothing. By default an aborted group cannot be renewed. An engine of
     /// [messages](Service::Messages) has [`next_generation`](Engine::next_generation) instead.

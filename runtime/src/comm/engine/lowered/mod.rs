@@ -40,40 +40,18 @@ pub(crate) struct Lowered {
     timeout: Duration,
     /// The deadline of the current call.
     deadline: Instant,
-    /// Whether the ranks that are left after the last loss have met.
-    is_formed: bool,
 }
 
 impl Lowered {
     /// Makes the engine. The caller [configures](Engine::configure) it.
     pub(crate) fn new(messages: Box<dyn Engine>) -> Lowered {
-        let (timeout, deadline) = (Duration::ZERO, Instant::now());
-        Lowered { messages, implementation: Implementation::Auto, timeout, deadline, is_formed: true }
+        Lowered { messages, implementation: Implementation::Auto, timeout: Duration::ZERO, deadline: Instant::now() }
     }
 
     /// Begins a call, whose waits share one deadline.
     fn begin(&mut self) {
         self.messages.begin_call();
         self.deadline = Instant::now() + self.timeout;
-    }
-
-    /// Waits until all ranks are in the generation that this rank has begun.
-    fn meet(&mut self, why: Kind) -> Result<()> {
-        self.begin();
-        let met = self.agree(&kind::signature(why), None, why);
-        met.map(drop).map_err(|failure| match failure {
-            Failure::Error(error) => {
-                if let Error::System { .. } = error {
-                    // The peers wait for messages that this rank will not send.
-                    self.abort_handle().abort(Reason::Memory);
-                }
-                error
-            }
-            Failure::Disagreement { .. } => {
-                self.abort_handle().abort(Reason::Failure);
-                Error::system(format!("{why}: meet the other replicas"), io::ErrorKind::InvalidData)
-            }
-        })
     }
 
     fn rank(&self) -> usize {
@@ -428,21 +406,22 @@ impl Engine for Lowered {
         if !self.abort_handle().is_aborted() {
             return Ok(());
         }
-        if !self.is_formed {
-            let problem =
-                "the replicas that are left after a loss have not formed a group: repeat that call".to_owned();
-            return Err(Error::WrongContext { call: kind::RENEW.name(), problem });
-        }
         self.messages.next_generation()?;
-        self.meet(kind::RENEW)
-    }
-
-    fn reform(&mut self) -> Result<()> {
-        self.is_formed = false;
-        self.messages.remaining()?;
-        self.meet(kind::REFORM)?;
-        self.is_formed = true;
-        Ok(())
+        self.begin();
+        let met = self.agree(&kind::signature(kind::RENEW), None, kind::RENEW);
+        met.map(drop).map_err(|failure| match failure {
+            Failure::Error(error) => {
+                if let Error::System { .. } = error {
+                    // The peers wait for messages that this rank will not send.
+                    self.abort_handle().abort(Reason::Memory);
+                }
+                error
+            }
+            Failure::Disagreement { .. } => {
+                self.abort_handle().abort(Reason::Failure);
+                Error::system(format!("{}: meet the other replicas", kind::RENEW), io::ErrorKind::InvalidData)
+            }
+        })
     }
 
     fn end_run(&mut self) -> bool {
