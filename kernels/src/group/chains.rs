@@ -115,6 +115,16 @@ impl GroupState {
         }
     }
 
+    /// Publishes that `rank` was told that `peer` has left. If a request of it `has_ended` for that
+    /// reason, it was in vain also if no thread of the rank has slept. For `patience` see
+    /// [`say_gives_up`](GroupState::say_gives_up).
+    pub(super) fn say_left_by(&self, rank: usize, peer: usize, has_ended: bool, patience: Duration) {
+        if has_ended && self.blocked(self.top_rank(rank)).peer().is_none() {
+            self.say_blocked(rank, peer, self.progress_seen(rank));
+        }
+        self.say_gives_up(rank, peer, patience);
+    }
+
     /// Takes `rank`, which makes no call now, out of its chain: a new generation begins.
     pub(super) fn say_begins_anew(&self, rank: usize) {
         self.sleeper(rank).blocker.store(0, Ordering::Relaxed);

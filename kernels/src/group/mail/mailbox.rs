@@ -459,11 +459,12 @@ impl Shared {
         if !left.is_empty() {
             // The messages of a rank from before it left are there.
             self.advance(open, finished);
-            for &peer in &left {
-                self.member.state.say_gives_up(self.member.world.rank(), peer, PATIENCE);
-                open.outgoing[peer].end_all(&Fault::Left(peer), finished);
-            }
+            let before = finished.len();
+            left.iter().for_each(|&peer| open.outgoing[peer].end_all(&Fault::Left(peer), finished));
             open.incoming.end_left(&self.peers, |peer| left.contains(&peer), finished);
+            let has_ended = finished.len() > before;
+            let (state, own) = (&self.member.state, self.member.world.rank());
+            left.iter().for_each(|&peer| state.say_left_by(own, peer, has_ended, PATIENCE));
         }
         if open.deadlines().next().is_some() {
             let now = Instant::now();

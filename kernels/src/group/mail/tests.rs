@@ -461,6 +461,17 @@ fn requests_end_when_their_peer_leaves_or_the_group_ends() {
     assert_eq!(after, Err(MailFault::Fault(Fault::Left(1))), "the endpoint is gone");
 }
 
+/// Found by a test of chains: rank 0 had not slept, so rank 1 named rank 0.
+#[test]
+fn a_request_with_a_rank_gone_before_is_in_the_chain_to_that_rank() {
+    let mut endpoints = Endpoint::group(3, LIMIT);
+    let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
+    drop(endpoints.pop());
+    assert_eq!(recv(&mails[0], space(1).0, Some(2), 0, LIMIT).wait(), Err(MailFault::Fault(Fault::Left(2))));
+    let late = recv(&mails[1], space(1).0, Some(0), 0, Duration::from_millis(20)).wait();
+    assert_eq!(late, Err(MailFault::Late { awaited: vec![0], missing: vec![2] }));
+}
+
 /// Found by `a_killed_process_ends_all_requests`: the part of a kept message that came
 /// after the end of the group was a panic.
 #[test]
