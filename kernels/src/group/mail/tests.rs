@@ -463,7 +463,7 @@ fn requests_end_when_their_peer_leaves_or_the_group_ends() {
 
 /// Found by a test of chains: rank 0 had not slept, so rank 1 named rank 0.
 #[test]
-fn a_request_with_a_rank_gone_before_is_in_the_chain_to_that_rank() {
+fn a_request_failing_at_once_keeps_its_rank_in_the_chain() {
     let mut endpoints = Endpoint::group(3, LIMIT);
     let mails: Vec<Mail> = endpoints.iter_mut().map(|endpoint| endpoint.mail().unwrap()).collect();
     drop(endpoints.pop());
