@@ -1,6 +1,5 @@
 //! The messages that have arrived for a rank.
 
-use crate::mail::{Outcome, Receive, Tagged};
 use consonance::raw::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -49,6 +48,40 @@ pub(crate) enum News {
     Ended(End),
     /// The rank has left and sent no more messages.
     Left,
+    /// The deadline has passed.
+    Late,
+}
+
+/// A message that no receive has taken.
+pub(crate) struct Tagged {
+    pub(crate) envelope: Envelope,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A receive that has not ended.
+pub(crate) struct Receive {
+    /// The rank that receives, in the whole group.
+    pub(crate) own: usize,
+    /// The generations of its group and of those that this was split from, its own last.
+    pub(crate) line: Vec<Generation>,
+    /// The ranks of the whole group whose messages it takes.
+    pub(crate) from: Vec<usize>,
+    pub(crate) tag: u64,
+    pub(crate) deadline: Instant,
+    /// Takes the end. The caller holds no lock.
+    pub(crate) finish: Box<dyn FnOnce(Outcome) + Send>,
+}
+
+/// The end of a receive.
+pub(crate) enum Outcome {
+    /// The first message that it takes, of this rank of the whole group.
+    Message(usize, Tagged),
+    /// The group was aborted.
+    Ended(End),
+    /// This rank makes no more calls in the generation.
+    Closed,
+    /// All ranks that could send have left; the first of them, in the whole group.
+    Left(usize),
     /// The deadline has passed.
     Late,
 }
@@ -138,7 +171,7 @@ impl Inbox {
         }
         drop(contents);
         if !ends.is_empty() {
-            ends.into_iter().for_each(|(receive, outcome)| receive.end(outcome));
+            ends.into_iter().for_each(|(receive, outcome)| (receive.finish)(outcome));
             drop(self.changed(self.lock()));
         }
     }
@@ -150,7 +183,7 @@ impl Inbox {
 
     /// Returns whether a receive of this generation is open.
     pub(crate) fn has_open(&self, of: Generation) -> bool {
-        self.lock().open.iter().any(|receive| receive.group.generation() == of)
+        self.lock().open.iter().any(|receive| receive.line.last() == Some(&of))
     }
 
     /// Returns the first answer of rank `from` of which no request was told: the message, and the
@@ -286,21 +319,21 @@ impl Contents {
 
     /// Returns how a receive ends, if it need not wait.
     fn outcome(&mut self, receive: &Receive) -> Option<Outcome> {
-        let own = receive.group.generation();
+        let own = *receive.line.last().expect("a group has a generation");
         let takes = |(from, of, message): &(usize, Generation, Tagged)| {
-            *of == own && message.envelope.tag == receive.expected.tag && receive.from.contains(from)
+            *of == own && message.envelope.tag == receive.tag && receive.from.contains(from)
         };
-        if self.has_closed(receive.group.own(), own) {
+        if self.has_closed(receive.own, own) {
             return Some(Outcome::Closed);
         }
         if let Some(place) = self.tagged.iter().position(takes) {
             let (from, _, message) = self.tagged.remove(place);
             return Some(Outcome::Message(from, message));
         }
-        if let Some(end) = self.end_of(&receive.group.line) {
+        if let Some(end) = self.end_of(&receive.line) {
             return Some(Outcome::Ended(end));
         }
-        let others = || receive.from.iter().filter(|&&rank| rank != receive.group.own());
+        let others = || receive.from.iter().filter(|&&rank| rank != receive.own);
         match others().next() {
             Some(&first) if others().all(|&rank| self.has_left(rank, own)) => Some(Outcome::Left(first)),
             _ => (Instant::now() >= receive.deadline).then_some(Outcome::Late),

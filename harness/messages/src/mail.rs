@@ -5,7 +5,7 @@
 
 use crate::{
     Group, ended,
-    inbox::{End, Letter},
+    inbox::{End, Letter, Outcome, Receive, Tagged},
 };
 use consonance::{
     Error, World,
@@ -18,43 +18,6 @@ use std::{
 
 /// The mailbox of a rank in one generation of a group.
 pub(crate) struct Mail(pub(crate) Arc<Group>);
-
-/// A message that no receive has taken.
-pub(crate) struct Tagged {
-    pub(crate) envelope: Envelope,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// A receive that has not ended.
-pub(crate) struct Receive {
-    pub(crate) group: Arc<Group>,
-    /// The ranks of the whole group whose messages it takes.
-    pub(crate) from: Vec<usize>,
-    pub(crate) expected: Envelope,
-    pub(crate) deadline: Instant,
-    finish: Box<dyn FnOnce(Outcome) + Send>,
-}
-
-/// The end of a receive.
-pub(crate) enum Outcome {
-    /// The first message that it takes, of this rank of the whole group.
-    Message(usize, Tagged),
-    /// The group was aborted.
-    Ended(End),
-    /// This rank makes no more calls in the generation.
-    Closed,
-    /// All ranks that could send have left; the first of them, in the whole group.
-    Left(usize),
-    /// The deadline has passed.
-    Late,
-}
-
-impl Receive {
-    /// Ends it. The caller holds no lock.
-    pub(crate) fn end(self, outcome: Outcome) {
-        (self.finish)(outcome);
-    }
-}
 
 const SEND: &str = "Mailbox::send";
 const RECV: &str = "Mailbox::recv";
@@ -80,9 +43,9 @@ impl Mail {
     ) {
         let group = self.0.clone();
         let own = group.world.rank();
-        let told = from.and_then(|from| group.inbox.take_unlike(group.members[from], group.generation()));
-        if let Some((sent, expected)) = told {
-            let to = from.expect("a rank has told this one");
+        if let Some(to) = from
+            && let Some((sent, expected)) = group.inbox.take_unlike(group.members[to], group.generation())
+        {
             return finish(Err(MessageFault::Unlike { from: own, to, sent, expected }));
         }
         let awaited =
@@ -95,7 +58,8 @@ impl Mail {
         let of = group.clone();
         let end = move |outcome| finish(of.result(outcome, expected, awaited));
         let deadline = Instant::now() + limit;
-        group.inbox.open(Receive { group: group.clone(), from: senders, expected, deadline, finish: Box::new(end) });
+        let (own, line) = (group.own(), group.line.clone());
+        group.inbox.open(Receive { own, line, from: senders, tag: expected.tag, deadline, finish: Box::new(end) });
     }
 }
 

@@ -2,8 +2,7 @@
 
 use crate::{
     Messages, Post,
-    inbox::{End, Generation, Inbox, Letter},
-    mail::Tagged,
+    inbox::{End, Generation, Inbox, Letter, Tagged},
 };
 use consonance::{
     DType, World,
