@@ -10,12 +10,13 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 17] = [
+pub const FILES: [(&str, &str); 18] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
     ("group/post.rs", include_str!("../../src/group/post.rs")),
     ("group/state/mod.rs", include_str!("../../src/group/state/mod.rs")),
+    ("group/state/ends.rs", include_str!("../../src/group/state/ends.rs")),
     ("group/chains.rs", include_str!("../../src/group/chains.rs")),
     ("group/call_context.rs", include_str!("../../src/group/call_context.rs")),
     ("group/member.rs", include_str!("../../src/group/member.rs")),

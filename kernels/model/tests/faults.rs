@@ -173,7 +173,7 @@ fn waits_for_the_wrong_state_are_found() {
         ("nobody is seen in a heap", "group/sharing.rs", "counters.inside.load(", -1, "divided in heaps, deadline"),
         (
             "the dead are taken to have left",
-            "group/state/mod.rs",
+            "group/state/ends.rs",
             "let left = counters.left.load(",
             1,
             "windows, death",

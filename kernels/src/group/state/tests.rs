@@ -1,4 +1,5 @@
 use super::*;
+use crate::group::{Abort, Reason};
 
 const GENERATION: Generation = Generation(0);
 
