@@ -9,6 +9,11 @@
 //!   replace the lost ones, *form* another generation, with ranks that are numbered anew:
 //!   [`formed`].
 //!
+//! Each rank is told of the abort of its generation, and afterwards of the loss, if both came in
+//! this order: a process may be lost because of the abort, and then it is not the lost rank that is
+//! at fault. A rank that begins the next generation is told of the loss at once, because the loss
+//! has ended that one.
+//!
 //! Nothing of a generation reaches a later one: no data, no call, no abort by a handle of it.
 
 /// The end of a generation.
@@ -75,13 +80,17 @@ pub enum Told<V> {
 #[derive(Clone, Debug)]
 pub struct Group<V> {
     ranks: Vec<Rank<V>>,
-    /// The last generation that has ended, and how. All before it have ended, too.
-    ended: Option<(u64, End)>,
+    /// The last generation that ended before a loss, and how. All before it have ended, too.
+    aborted: Option<(u64, End)>,
+    /// The first loss.
+    lost: Option<End>,
 }
 
 #[derive(Clone, Debug)]
 struct Rank<V> {
     generation: u64,
+    /// Whether it was told that this generation has ended.
+    is_told: bool,
     waits: Option<Wait<V>>,
 }
 
@@ -96,7 +105,7 @@ enum Wait<V> {
 impl<V: Clone> Group<V> {
     /// Makes a group in generation 0.
     pub fn new(ranks: usize) -> Group<V> {
-        Group { ranks: vec![Rank { generation: 0, waits: None }; ranks], ended: None }
+        Group { ranks: vec![Rank { generation: 0, is_told: false, waits: None }; ranks], aborted: None, lost: None }
     }
 
     /// Returns the number of ranks.
@@ -114,10 +123,18 @@ impl<V: Clone> Group<V> {
         self.ranks[rank].waits.is_some()
     }
 
-    /// Returns how this generation ended. An end of a later generation takes the place of its own,
-    /// so a rank that stays behind is told of the last end.
-    pub fn end(&self, generation: u64) -> Option<End> {
-        self.ended.filter(|(last, _)| *last >= generation).map(|(_, end)| end)
+    /// Returns whether this generation has ended.
+    pub fn has_ended(&self, generation: u64) -> bool {
+        self.lost.is_some() || self.aborted.is_some_and(|(last, _)| last >= generation)
+    }
+
+    /// Returns how the generation of a rank ended, as the rank is told. The abort of a later
+    /// generation takes the place of its own, so a rank that stays behind is told of the last one.
+    /// A loss takes the place of an abort of which the rank was told.
+    pub fn end(&self, rank: usize) -> Option<End> {
+        let Rank { generation, is_told, .. } = self.ranks[rank];
+        let abort = self.aborted.filter(|(last, _)| *last >= generation).map(|(_, end)| end);
+        if is_told { self.lost.or(abort) } else { abort.or(self.lost) }
     }
 
     /// Returns what each rank is told because of an event; `None` for one that is told nothing.
@@ -127,18 +144,18 @@ impl<V: Clone> Group<V> {
     pub fn happens(&mut self, event: Event<V>) -> Vec<Option<Told<V>>> {
         let mut told = vec![None; self.ranks.len()];
         match event {
-            Event::Calls(rank, value) => match self.end(self.generation(rank)) {
+            Event::Calls(rank, value) => match self.end(rank) {
                 None => self.begin(rank, Wait::Call(value)),
                 Some(end) => told[rank] = Some(Told::Ended(end)),
             },
-            Event::Renews(rank) => match self.ended.filter(|(last, _)| *last >= self.generation(rank)) {
-                None => told[rank] = Some(Told::Unchanged),
-                Some((_, end @ End::Lost(_))) => told[rank] = Some(Told::Ended(end)),
+            Event::Renews(rank) => match (self.lost, self.aborted) {
+                (Some(loss), _) => told[rank] = Some(Told::Ended(loss)),
                 // The first generation that has not ended.
-                Some((last, _)) => {
-                    self.ranks[rank].generation = last + 1;
+                (None, Some((last, _))) if last >= self.generation(rank) => {
+                    (self.ranks[rank].generation, self.ranks[rank].is_told) = (last + 1, false);
                     self.begin(rank, Wait::Renewal);
                 }
+                _ => told[rank] = Some(Told::Unchanged),
             },
             Event::Aborts { rank, generation } => self.ends(generation, End::Aborted(rank)),
             Event::GivesUp(rank) => {
@@ -148,12 +165,15 @@ impl<V: Clone> Group<V> {
                 self.ends(self.generation(rank), End::Late(*first));
                 told[rank] = Some(Told::Late(late));
             }
-            Event::IsLost(rank) => self.ends(u64::MAX, End::Lost(rank)),
+            Event::IsLost(rank) => self.lost = self.lost.or(Some(End::Lost(rank))),
         }
         let now: Vec<Option<Told<V>>> = (0..self.ranks.len()).map(|rank| self.told(rank)).collect();
         for (rank, now) in now.into_iter().enumerate().filter(|(_, now)| now.is_some()) {
             self.ranks[rank].waits = None;
             told[rank] = now;
+        }
+        for (rank, told) in self.ranks.iter_mut().zip(&told) {
+            rank.is_told |= matches!(told, Some(Told::Ended(_) | Told::Late(_)));
         }
         told
     }
@@ -165,8 +185,8 @@ impl<V: Clone> Group<V> {
 
     /// The first end of a generation stays.
     fn ends(&mut self, generation: u64, end: End) {
-        if self.end(generation).is_none() {
-            self.ended = Some((generation, end));
+        if !self.has_ended(generation) {
+            self.aborted = Some((generation, end));
         }
     }
 
@@ -186,7 +206,7 @@ impl<V: Clone> Group<V> {
         let wait = self.ranks[rank].waits.as_ref()?;
         // A complete call stays complete, even if the generation has ended since.
         if !self.late(rank).is_empty() {
-            return self.end(self.generation(rank)).map(Told::Ended);
+            return self.end(rank).map(Told::Ended);
         }
         let value = |rank: &Rank<V>| match &rank.waits {
             Some(Wait::Call(value)) => Some(value.clone()),

@@ -61,7 +61,7 @@ impl<'s> CallContext<'s> {
         }
         // SYNC POINT abort: pairs with the fence of a rank that leaves (`sharing.rs`).
         fence(Ordering::SeqCst);
-        match self.member.aborted() {
+        match self.member.hear() {
             Some(abort) => Err(Fault::Aborted(abort)),
             None => Ok(inside),
         }

@@ -143,9 +143,11 @@ impl GroupState {
         let first = self.end_of_waits(rank, awaited[0]);
         let missing = self.ends_of_waits(rank, awaited);
         self.say_gives_up(rank, awaited[0], patience);
-        match self.abort(generation, Abort { rank: first, reason: Reason::Deadline }) {
+        let is_first = self.abort(generation, Abort { rank: first, reason: Reason::Deadline });
+        self.hear(generation, rank);
+        match is_first {
             true => Fault::Missing(missing),
-            false => self.aborted(generation).map_or(Fault::Missing(missing), Fault::Aborted),
+            false => self.aborted(generation, rank).map_or(Fault::Missing(missing), Fault::Aborted),
         }
     }
 
@@ -278,7 +280,7 @@ mod tests {
                 assert_eq!(fault, Fault::Missing(ends_of_waits(&waits, rank, &awaited)), "{rank} in {waits:?}");
                 let named = ends_of_waits(&waits, rank, &[peer])[0];
                 let end = Abort { rank: named, reason: Reason::Deadline };
-                assert_eq!(state.aborted(GENERATION), Some(end), "{rank} in {waits:?}");
+                assert_eq!(state.aborted(GENERATION, rank), Some(end), "{rank} in {waits:?}");
             }
         }
     }

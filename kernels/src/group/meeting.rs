@@ -376,12 +376,16 @@ impl Meeting {
 
     /// Returns how this generation ended, and the next one; `None` if it has not ended.
     pub(super) fn ended(&self) -> Result<Option<(Abort, Generation)>, Fault> {
-        let Member { state, generation, .. } = self.member();
+        let Member { state, world, generation } = self.member();
         if state.forked() {
             return Err(Fault::Forked);
         }
-        let Some(abort) = state.aborted(*generation) else { return Ok(None) };
-        let next = state.next_round(*generation).ok_or(Fault::Aborted(abort))?;
+        let Some(abort) = self.member().aborted() else { return Ok(None) };
+        let Some(next) = state.next_round(*generation) else {
+            // The loss is the reason why there is no next generation.
+            state.pass_over_abort(*generation, world.rank());
+            return Err(Fault::Aborted(self.member().aborted().unwrap_or(abort)));
+        };
         Ok(Some((abort, next)))
     }
 
@@ -409,7 +413,7 @@ impl Meeting {
     pub(super) fn begin_round(&mut self) -> bool {
         let Member { state, world, generation } = &mut self.waiter.member;
         let all_left = (0..world.size()).all(|rank| state.has_left(*generation, rank));
-        if !all_left || state.aborted(*generation).is_some() {
+        if !all_left || state.aborted(*generation, world.rank()).is_some() {
             return false;
         }
         let Some(next) = Generation(generation.mark()).below_end() else { return false };

@@ -61,7 +61,13 @@ impl Member {
     /// Returns the abort that ended this generation, if it was ended.
     #[inline]
     pub(crate) fn aborted(&self) -> Option<Abort> {
-        self.state.aborted(self.generation)
+        self.state.aborted(self.generation, self.world.rank())
+    }
+
+    /// Like `aborted`, for a call of this rank, which fails because of it.
+    #[inline]
+    pub(crate) fn hear(&self) -> Option<Abort> {
+        self.aborted().inspect(|_| self.state.hear(self.generation, self.world.rank()))
     }
 
     /// Whether the system can read this memory of this rank's own process. It cannot read the
@@ -70,13 +76,17 @@ impl Member {
         self.state.process(self.world.rank()).is_some_and(|process| process.has_ordinary(address))
     }
 
-    /// Checks that this process may take part, and that the group has not ended.
+    /// Checks that this process may take part in a call that begins now, and that the group has not
+    /// ended.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Fault> {
         if self.state.forked() {
             return Err(Fault::Forked);
         }
-        self.aborted().map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
+        if self.aborted().is_some() {
+            self.state.begin_after_end(self.generation, self.world.rank());
+        }
+        self.hear().map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
     /// Checks that the group has not ended, so that the data read in others' own memory were valid:
@@ -85,19 +95,20 @@ impl Member {
         // SYNC POINT abort: the reads come before this check; a rank that wrote the memory
         // afterwards had ended the group before.
         fence(Ordering::Acquire);
-        self.aborted().map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
+        self.hear().map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 
-    /// Ends the group because of `rank`.
+    /// Ends the group because of `rank`, in a call of this one, which fails.
     pub(crate) fn abort(&self, rank: usize, reason: Reason) {
         self.state.abort(self.generation, Abort { rank, reason });
+        self.state.hear(self.generation, self.world.rank());
     }
 
     /// Ends the group because `rank` wrote values that no correct rank writes. Between threads this
     /// would be a fault of this program. If the group has ended already, returns that end: a rank
     /// that was told of it may have freed memory that this one still reads.
     pub(crate) fn corrupt(&self, rank: usize) -> Fault {
-        if let Some(abort) = self.aborted() {
+        if let Some(abort) = self.hear() {
             return Fault::Aborted(abort);
         }
         self.abort(rank, Reason::Failure);

@@ -155,7 +155,11 @@ impl Waiter {
             let has_left = self.has_left(peer);
             if let Some(abort) = self.member.aborted() {
                 // A call that was complete before the group ended is complete.
-                break if ready(record) { Ok(()) } else { Err(Fault::Aborted(abort)) };
+                if ready(record) {
+                    break Ok(());
+                }
+                state.hear(*generation, own);
+                break Err(Fault::Aborted(abort));
             }
             if has_left {
                 // The peer may have come this far before it left.
@@ -253,7 +257,7 @@ impl Waiter {
     /// Checks that a step that began at `begun` may go on: the group has not ended, and the timeout
     /// has not passed. If it has, the rank `late` is missing.
     pub(super) fn in_time(&self, begun: Instant, late: impl FnOnce() -> usize) -> Result<(), Fault> {
-        if let Some(abort) = self.member.aborted() {
+        if let Some(abort) = self.member.hear() {
             return Err(Fault::Aborted(abort));
         }
         if begun.elapsed() <= self.timeout {

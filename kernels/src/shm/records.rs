@@ -50,6 +50,8 @@ record! {
     #[derive(Default)]
     pub(crate) struct Head {
         pub(crate) abort: AtomicU64,
+        /// The last abort that a loss has replaced in `abort`.
+        pub(crate) replaced: AtomicU64,
         /// The claim on the area of a group that is split off: see [`GroupState::claim`].
         pub(crate) owner: AtomicU64,
     }
@@ -241,6 +243,9 @@ record! {
         /// The last rank of which this rank was told that it has left or failed, plus 1. Both ranks
         /// are in the numbering of the top group, which was split from none.
         pub(crate) told: AtomicU64,
+        /// Twice the [mark](Generation::mark) of the last generation of whose end this rank was
+        /// told; 1 more once it has begun a call after that.
+        pub(crate) heard: AtomicU64,
     }
 }
 

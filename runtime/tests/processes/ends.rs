@@ -1,8 +1,8 @@
 //! Processes that never start, end early, or make other calls than their peers.
 
-use crate::driver::{self, Job, number, say};
+use crate::driver::{self, Job, Signal, hear, number, say};
 use consonance::{Communicator, ReduceOp, Result};
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 /// Waits `ms` for the others, and reports the missing ones.
 pub(crate) fn meets(words: &[&str]) -> Result<()> {
@@ -69,6 +69,53 @@ fn a_worker_ending_early_is_named() {
             }
             process.end();
         }
+    }
+}
+
+/// Makes calls until one fails. Process 1 then ends the group; process 0 ends at once, as a program
+/// does that exits on each error.
+pub(crate) fn exits_after_an_abort(_: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut rank = group.communicators().remove(0);
+    rank.barrier()?;
+    say("ready");
+    if rank.rank() == 1 {
+        hear();
+        rank.abort();
+    }
+    let error = rank.barrier().expect_err("rank 1 makes no call");
+    say(&driver::fields(&error));
+    if rank.rank() == 0 {
+        std::process::exit(0);
+    }
+    while hear() == "go" {
+        say(&driver::fields(&rank.barrier().expect_err("the group has ended")));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_death_after_an_abort_does_not_hide_the_abort() {
+    let aborted = "Aborted call=barrier reason=Failure replica=1 inherited=false ";
+    let mut job = Job::start(3, "exits_after_an_abort");
+    job.all().for_each(|process| drop(process.expect("ready")));
+    job.of(2).signal(Signal::SIGSTOP);
+    job.of(1).tell("abort");
+    for task in [0, 1] {
+        let error = job.of(task).line();
+        assert!(error.starts_with(aborted), "{task}: {error}");
+    }
+    job.of(0).end();
+    // Process 1 hears of the death and notes it.
+    thread::sleep(Duration::from_millis(300));
+    job.of(2).signal(Signal::SIGCONT);
+    let error = job.of(2).line();
+    assert!(error.starts_with(aborted), "{error}");
+    // Each rank needs the loss, too.
+    for task in [1, 2] {
+        job.of(task).tell("go");
+        let error = job.of(task).line();
+        assert!(error.starts_with("Aborted call=barrier reason=Death replica=0 "), "{task}: {error}");
     }
 }
 

@@ -31,6 +31,7 @@ const PARTS: &[(&str, Part)] = &[
     ("mixed", crowds::mixed),
     ("meets", ends::meets),
     ("leaves", ends::leaves),
+    ("exits_after_an_abort", ends::exits_after_an_abort),
     ("disagrees", ends::disagrees),
     ("goes_on", ends::goes_on),
     ("many_calls", stops::many_calls),

@@ -58,6 +58,12 @@ macro_rules! integers {
             }
 
             #[track_caller]
+            pub(crate) fn fetch_max(&self, value: $type, order: Ordering) -> $type {
+                let Some(fault) = fault::at(Location::caller()) else { return 0 };
+                self.0.fetch_max(value.wrapping_add(fault.offset() as $type), fault.order(order))
+            }
+
+            #[track_caller]
             pub(crate) fn compare_exchange(
                 &self,
                 current: $type,

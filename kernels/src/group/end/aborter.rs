@@ -41,8 +41,8 @@ impl Aborter {
     /// Whether the group was ended in a turn that comes after `turn`, by fewer than 64. False where
     /// the end has no turn.
     pub fn ended_after(&self, turn: u64) -> bool {
-        let Member { state, generation, .. } = &self.member;
-        !state.forked() && state.ended_after(*generation, turn)
+        let Member { state, world, generation } = &self.member;
+        !state.forked() && state.ended_after(*generation, world.rank(), turn)
     }
 
     /// Ends the group because `rank` did not come before a deadline of this one, which has waited

@@ -73,7 +73,8 @@ impl Witness {
     /// racing read of the calls: for reports. For a rank that was stopped while it arrived, the
     /// report may show its previous call.
     pub fn end(&self, shown: impl Fn(u32) -> bool) -> Option<End> {
-        let (abort, state, generation) = self.member.state.end(self.member.generation)?;
+        let Member { state, world, generation } = &self.member;
+        let (abort, state, generation) = state.end(*generation, world.rank())?;
         let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation, &shown);
         let noted = |call_log: &CallLog| LastCall::noted(call_log, &shown);
         let last = |rank: usize| state.call_log(rank).map_or_else(|| in_line(rank), noted);

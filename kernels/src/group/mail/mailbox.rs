@@ -214,7 +214,12 @@ impl Mail {
         }
         let mut finished = Vec::new();
         let mut open = shared.lock();
-        let end = open.closed.clone().or_else(|| shared.end()).or_else(|| shared.reserve(&mut open).err());
+        let end = match open.closed.clone() {
+            None => shared.member.check().err().or_else(|| shared.reserve(&mut open).err()),
+            // A loss may have come since.
+            Some(Fault::Aborted(abort)) => Some(shared.member.check().err().unwrap_or(Fault::Aborted(abort))),
+            closed => closed,
+        };
         match end {
             Some(fault) => finished.push((finish, Err(MailFault::Fault(fault)))),
             None => {
@@ -395,11 +400,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns why the group takes no more requests, if it has ended.
-    fn end(&self) -> Option<Fault> {
-        self.member.aborted().map(Fault::Aborted)
-    }
-
     fn no_memory(&self, code: Option<i32>) -> Fault {
         self.member.abort(self.member.world.rank(), Reason::Memory);
         Fault::NoMemory { bytes: 0, code }
@@ -453,8 +453,13 @@ impl Shared {
         // Asked before the end: a peer that left because of an abort had seen it.
         let has_left = |peer| self.member.state.has_left(self.member.generation, peer);
         let left: Vec<usize> = self.peers.iter().copied().filter(|&peer| has_left(peer)).collect();
-        if let Some(fault) = self.end() {
-            return open.close(&fault, finished);
+        if let Some(abort) = self.member.aborted() {
+            let before = finished.len();
+            open.close(&Fault::Aborted(abort), finished);
+            if finished.len() > before {
+                self.member.hear();
+            }
+            return;
         }
         if !left.is_empty() {
             // The messages of a rank from before it left are there.

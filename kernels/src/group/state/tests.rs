@@ -33,12 +33,48 @@ fn an_end_is_the_end_of_its_round_and_those_before() {
     let abort = Abort { rank: 1, reason: Reason::Panic };
     state.abort(Generation(3), abort);
     state.abort(Generation(2), Abort { rank: 0, reason: Reason::Failure });
-    assert_eq!([Generation(2), Generation(3)].map(|generation| state.aborted(generation)), [Some(abort); 2]);
-    assert_eq!(state.aborted(Generation(4)), None);
+    assert_eq!([Generation(2), Generation(3)].map(|generation| state.aborted(generation, 0)), [Some(abort); 2]);
+    assert_eq!(state.aborted(Generation(4), 0), None);
     assert_eq!(state.next_round(Generation(1)), Some(Generation(4)));
     state.lose(0..1, Reason::Death);
-    let lost = state.aborted(Generation(4)).map(|abort| (abort.rank, abort.reason));
+    let lost = state.aborted(Generation(4), 0).map(|abort| (abort.rank, abort.reason));
     assert_eq!((lost, state.next_round(Generation(4))), (Some((0, Reason::Death)), None));
+}
+
+#[test]
+fn a_loss_after_an_abort_hides_no_first_culprit() {
+    let state = GroupState::new(3);
+    let (first, loss) = (Abort { rank: 1, reason: Reason::Panic }, Abort { rank: 0, reason: Reason::Death });
+    state.abort(Generation(2), Abort { rank: 2, reason: Reason::Failure });
+    state.abort_in(Generation(3), Some(7), first);
+    state.lose(0..1, Reason::Death);
+    state.lose(2..3, Reason::Death);
+    let ends = |rank| [2, 3, 4].map(|generation| state.aborted(Generation(generation), rank));
+    let in_time = |rank| !state.ended_after(Generation(3), rank, 6);
+    assert_eq!((ends(1), in_time(1)), ([Some(first), Some(first), Some(loss)], false));
+    state.begin_after_end(Generation(3), 1);
+    state.hear(Generation(3), 1);
+    assert_eq!((ends(1)[1], in_time(1)), (Some(first), false), "reports of the same call");
+    state.begin_after_end(Generation(3), 1);
+    assert_eq!((ends(1)[1], in_time(1)), (Some(loss), true));
+    assert_eq!((ends(2)[1], in_time(2)), (Some(first), false), "another rank");
+    state.pass_over_abort(Generation(3), 2);
+    assert_eq!((ends(2)[1], state.next_round(Generation(3))), (Some(loss), None));
+}
+
+#[test]
+fn a_subgroup_learns_of_the_abort_before_the_loss() {
+    let top = GroupState::new(3);
+    let pair = top.child(GENERATION, Key::Split(1, 1), &[1, 2], 1);
+    let (first, loss) = (Abort { rank: 1, reason: Reason::Panic }, Abort { rank: 0, reason: Reason::Death });
+    top.abort(GENERATION, first);
+    top.lose(0..1, Reason::Death);
+    assert_eq!(pair.aborted(Generation(5), 1), Some(first));
+    pair.hear(Generation(5), 1);
+    pair.begin_after_end(Generation(5), 1);
+    // Rank 1 of the pair is rank 2 of the whole group, which has heard by that.
+    let ends = [pair.aborted(Generation(5), 1), top.aborted(GENERATION, 2), top.aborted(GENERATION, 1)];
+    assert_eq!(ends, [Some(loss), Some(loss), Some(first)]);
 }
 
 #[test]
@@ -49,14 +85,14 @@ fn an_end_in_a_turn_is_after_those_before() {
         state.abort_in(Generation(3), Some(turn), abort);
         assert_eq!(state.backing.head().abort.load(Ordering::Relaxed) >> 40, Generation(3).mark());
         assert_eq!(Abort::read(state.backing.head().abort.load(Ordering::Relaxed), Generation(3)), Some(abort));
-        assert_eq!([0, 1, 2, 64].map(|more| state.ended_after(Generation(3), turn + more)), [false; 4], "{turn}");
+        assert_eq!([0, 1, 2, 64].map(|more| state.ended_after(Generation(3), 0, turn + more)), [false; 4], "{turn}");
         let before = (1..64).filter_map(|less| turn.checked_sub(less));
-        before.for_each(|before| assert!(state.ended_after(Generation(3), before), "{turn}, {before}"));
-        assert!(!state.ended_after(Generation(4), turn.saturating_sub(1)));
+        before.for_each(|before| assert!(state.ended_after(Generation(3), 0, before), "{turn}, {before}"));
+        assert!(!state.ended_after(Generation(4), 0, turn.saturating_sub(1)));
     }
     let state = GroupState::new(1);
     state.abort(Generation(3), abort);
-    assert!((0..200).all(|turn| !state.ended_after(Generation(3), turn)), "no turn is given");
+    assert!((0..200).all(|turn| !state.ended_after(Generation(3), 0, turn)), "no turn is given");
 }
 
 #[test]
@@ -75,7 +111,7 @@ fn a_rank_leaving_after_notice_of_a_leaver_is_not_at_fault() {
     assert_eq!([1, 2, 3].map(|rank| state.culprit(GENERATION, rank)), [1, 3, 2]);
     state.lose(0..1, Reason::Death);
     state.lose(1..2, Reason::Departure);
-    assert_eq!(state.aborted(GENERATION), Some(Abort { rank: 0, reason: Reason::Death }));
+    assert_eq!(state.aborted(GENERATION, 0), Some(Abort { rank: 0, reason: Reason::Death }));
 }
 
 #[test]
@@ -85,7 +121,7 @@ fn a_process_lost_after_notice_of_a_leaver_is_not_at_fault() {
         state.leave(GENERATION, 2);
         state.tell(told, 2);
         state.lose(0..2, Reason::Death);
-        assert_eq!(state.aborted(GENERATION), Some(Abort { rank: 2, reason: Reason::Departure }));
+        assert_eq!(state.aborted(GENERATION, 0), Some(Abort { rank: 2, reason: Reason::Departure }));
     }
 }
 
