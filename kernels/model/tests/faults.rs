@@ -178,6 +178,15 @@ fn waits_for_the_wrong_state_are_found() {
             1,
             "windows, death",
         ),
+        (
+            "a loss hides the abort",
+            "group/state/ends.rs",
+            "replaced.fetch_max(",
+            -(1 << 40),
+            "exchange, abort and loss",
+        ),
+        ("a slow rank is taken to be told", "group/state/ends.rs", "heard.load(", 3, "exchange, abort and loss"),
+        ("an abort is told twice", "group/state/ends.rs", "heard.fetch_max(told, ", -1, "exchange, abort and loss"),
         ("a deadline names the next rank of a chain", "group/chains.rs", "sleeper.blocker.load(", -3, "chain of waits"),
         (
             "a rank that waits is taken to be stopped",

@@ -119,6 +119,30 @@ pub(super) fn end_from_outside() {
     drop(endpoints);
 }
 
+/// Rank 1 aborts. Rank 0 is told so, and is lost. Rank 2, which may be slow, is told of the abort,
+/// and of the loss in the first call after it.
+pub(super) fn abort_and_loss() {
+    let mut endpoints = threads(3, FOREVER).into_iter();
+    let [mut first, second, mut slow] = [(); 3].map(|()| endpoints.next().expect("three ranks"));
+    let abort = Fault::Aborted(Abort { rank: 1, reason: Reason::Failure });
+    let loss = Fault::Aborted(Abort { rank: 0, reason: Reason::Death });
+    let others = loom::thread::spawn({
+        let abort = abort.clone();
+        move || {
+            second.aborter().abort(Reason::Failure);
+            assert_eq!(sum(&mut first, 1), Err(abort));
+            second.aborter().lose(0..1, Reason::Death);
+            (first, second)
+        }
+    });
+    assert_eq!(sum(&mut slow, 1), Err(abort.clone()));
+    assert_eq!(slow.aborter().aborted().map(Fault::Aborted), Some(abort), "a report of that call");
+    let kept = others.join().unwrap();
+    assert_eq!(sum(&mut slow, 1), Err(loss.clone()));
+    assert_eq!(slow.renew(), Err(loss));
+    drop((kept, slow));
+}
+
 /// A rank begins a call while another thread reads the call log.
 pub(super) fn call_log() {
     let call_log = Arc::new(CallLog::default());
