@@ -61,6 +61,8 @@ kinds! {
     COMPARE_PARAMETERS = "training::compare_parameters",
     /// All ranks begin the next generation of their group.
     RENEW = "the next run",
+    /// The ranks that are left after a loss form a group.
+    REFORM = "MultiWorkerMirroredStrategy::reform",
 }
 
 /// Returns the signature of a call of one of these kinds. Its detail is a digest of the name: in

@@ -1,44 +1,12 @@
 //! The messages that have arrived for a rank.
 
+use crate::letter::{End, Generation, Letter, Tagged};
 use consonance::raw::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Condvar, Mutex, MutexGuard},
     time::Instant,
 };
-
-/// A generation of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Generation {
-    /// The number of the group.
-    pub(crate) group: u64,
-    /// The number of earlier generations of the group.
-    pub(crate) number: u64,
-}
-
-/// A message from one rank to another.
-pub(crate) enum Letter {
-    /// Data of this generation.
-    Message { of: Generation, bytes: Vec<u8> },
-    /// A message with a tag.
-    Tagged { of: Generation, message: Tagged },
-    /// The answer to a message with a tag that does not fit its receive.
-    Unlike { of: Generation, sent: Envelope, expected: Envelope },
-    /// The generation was aborted, and so were all before it.
-    End { of: Generation, end: End },
-    /// The sender makes no more calls in the group of this number.
-    Leave { group: u64 },
-    /// The sender makes no more calls in any group.
-    Gone,
-}
-
-/// The reason of an abort, the rank of the group that it blames, and the turn in which it was made.
-#[derive(Clone, Copy)]
-pub(crate) struct End {
-    pub(crate) rank: usize,
-    pub(crate) reason: Reason,
-    pub(crate) turn: Option<u64>,
-}
 
 /// The result of a wait for another rank.
 pub(crate) enum News {
@@ -52,16 +20,8 @@ pub(crate) enum News {
     Late,
 }
 
-/// A message that no receive has taken.
-pub(crate) struct Tagged {
-    pub(crate) envelope: Envelope,
-    pub(crate) bytes: Vec<u8>,
-}
-
 /// A receive that has not ended.
 pub(crate) struct Receive {
-    /// The rank that receives, in the whole group.
-    pub(crate) own: usize,
     /// The generations of its group and of those that this was split from, its own last.
     pub(crate) line: Vec<Generation>,
     /// The ranks of the whole group whose messages it takes.
@@ -86,7 +46,26 @@ pub(crate) enum Outcome {
     Late,
 }
 
+/// The group of the ranks that are left, as one of them begins it.
+pub(crate) struct Remaining {
+    pub(crate) generation: Generation,
+    /// Its members, by their ranks in the whole group.
+    pub(crate) members: Vec<usize>,
+    /// The members before.
+    pub(crate) earlier: Vec<usize>,
+    /// All ranks that the group has lost.
+    pub(crate) lost: Vec<usize>,
+}
+
+/// The place of the rank of an inbox in a group.
+struct Place {
+    generation: Generation,
+    /// The members of this generation, by their ranks in the whole group.
+    members: Vec<usize>,
+}
+
 const UNBROKEN: &str = "nobody panics holding an inbox";
+const ENTERED: &str = "an engine has entered its group";
 
 pub(crate) struct Inbox {
     contents: Mutex<Contents>,
@@ -95,6 +74,8 @@ pub(crate) struct Inbox {
 
 #[derive(Default)]
 struct Contents {
+    /// The rank of this inbox in the whole group.
+    own: usize,
     /// The messages of each rank, by generation.
     messages: Vec<HashMap<Generation, VecDeque<Vec<u8>>>>,
     /// The messages with tags that no receive has taken, in the order of their arrival.
@@ -105,19 +86,21 @@ struct Contents {
     unlike: Vec<(usize, Generation, Envelope, Envelope)>,
     /// The number of changes that a thread may wait for.
     changes: u64,
-    /// The generation of this rank in each group that has had several.
-    current: HashMap<u64, u64>,
-    /// The last generation of each group that was aborted, and how.
-    ended: HashMap<u64, (u64, End)>,
+    /// The place of this rank in each group that it has not left.
+    places: HashMap<u64, Place>,
+    /// The last generation that was aborted, and how: by the first generation of the same members.
+    ended: HashMap<Generation, (u64, End)>,
+    /// The ranks that have left a group, or are lost to it.
     left: HashSet<(usize, u64)>,
+    /// The ranks that have left all groups.
     gone: HashSet<usize>,
 }
 
 impl Inbox {
-    /// Makes the inbox of a rank of a group of this size.
-    pub(crate) fn new(size: usize) -> Inbox {
+    /// Makes the inbox of rank `own` of a group of this size.
+    pub(crate) fn new(own: usize, size: usize) -> Inbox {
         let messages = (0..size).map(|_| HashMap::new()).collect();
-        let contents = Contents { messages, ..Contents::default() };
+        let contents = Contents { own, messages, ..Contents::default() };
         Inbox { contents: Mutex::new(contents), change: Condvar::new() }
     }
 
@@ -130,17 +113,29 @@ impl Inbox {
         let mut contents = self.lock();
         match letter {
             Letter::Message { of, .. } | Letter::Tagged { of, .. } | Letter::Unlike { of, .. }
-                if of.number < contents.current_of(of.group) => {}
+                if contents.is_past(&of) => {}
             Letter::Message { of, bytes } => contents.messages[from].entry(of).or_default().push_back(bytes),
             Letter::Tagged { of, message } => contents.tagged.push((from, of, message)),
             Letter::Unlike { of, sent, expected } => contents.unlike.push((from, of, sent, expected)),
+            // A rank that is lost itself does not say which others are.
+            Letter::End { of: Generation { group, .. }, end: End { reason: Reason::Leave, .. } }
+            | Letter::Lost { group, .. }
+                if from != contents.own && contents.left.contains(&(from, group)) => {}
             Letter::End { of, end } => {
-                let has_ended = contents.ended.get(&of.group).is_some_and(|&(last, _)| last >= of.number);
-                if !has_ended {
-                    contents.ended.insert(of.group, (of.number, end));
+                contents.end(of, end);
+                if end.reason == Reason::Leave {
+                    // Also in the group of the ranks that are left without others.
+                    contents.lose(of.group, &[end.member]);
                 }
             }
-            Letter::Leave { group } => _ = contents.left.insert((from, group)),
+            Letter::Lost { group, ranks } => contents.lose(group, &ranks),
+            Letter::Leave { group } => {
+                contents.left.insert((from, group));
+                if from == contents.own {
+                    contents.places.remove(&group);
+                    contents.forget_past();
+                }
+            }
             Letter::Gone => _ = contents.gone.insert(from),
         }
         self.settle(self.changed(contents));
@@ -196,13 +191,13 @@ impl Inbox {
     }
 
     /// Returns whether the rank of this inbox makes no more calls in this generation.
-    pub(crate) fn has_closed(&self, own: usize, of: Generation) -> bool {
-        self.lock().has_closed(own, of)
+    pub(crate) fn has_closed(&self, of: Generation) -> bool {
+        self.lock().has_closed(&of)
     }
 
-    /// Returns whether a rank makes no more calls in this generation.
-    pub(crate) fn has_left(&self, rank: usize, of: Generation) -> bool {
-        self.lock().has_left(rank, of)
+    /// Returns whether a rank makes no more calls in the group of this number.
+    pub(crate) fn has_left(&self, rank: usize, group: u64) -> bool {
+        self.lock().has_left(rank, group)
     }
 
     /// Waits until `done`, at most until `until`, and ends late receives meanwhile. Returns whether
@@ -244,27 +239,58 @@ impl Inbox {
         self.lock().end_of(line)
     }
 
-    /// Returns the last generation of the group of this number that was aborted, and how.
-    pub(crate) fn last_end_of(&self, group: u64) -> Option<(u64, End)> {
-        self.lock().ended.get(&group).copied()
+    /// Returns the last generation of the same members that was aborted, and how.
+    pub(crate) fn last_end_of(&self, of: Generation) -> Option<(u64, End)> {
+        self.lock().ended.get(&of.first()).copied()
     }
 
-    /// Begins the first generation of a group that was not aborted, and returns it; the current one
-    /// if a rank has left, which ends all. Forgets what has arrived of those before.
+    /// Begins the first generation of a group.
+    pub(crate) fn enter(&self, generation: Generation, members: Vec<usize>) {
+        self.lock().places.insert(generation.group, Place { generation, members });
+    }
+
+    /// Begins the first generation of the same members that was not aborted, and returns it; the
+    /// current one if a rank has left, which ends all. Forgets what has arrived of those before.
     pub(crate) fn begin_next(&self, group: u64) -> Generation {
         let mut contents = self.lock();
-        let next = contents.ended.get(&group).and_then(|(last, _)| last.checked_add(1));
-        let number = next.unwrap_or(contents.current_of(group));
-        contents.current.insert(group, number);
-        let remains = |of: &Generation| of.group != group || of.number >= number;
-        for messages in &mut contents.messages {
-            messages.retain(|of, _| remains(of));
-        }
-        contents.tagged.retain(|(_, of, _)| remains(of));
-        contents.unlike.retain(|(_, of, ..)| remains(of));
+        let generation = contents.next_of(contents.place(group).generation);
+        contents.places.get_mut(&group).expect(ENTERED).generation = generation;
+        contents.forget_past();
         // Receives of earlier generations end.
         self.settle(contents);
-        Generation { group, number }
+        generation
+    }
+
+    /// Begins the first generation of the ranks of a group that are left, as far as this rank
+    /// knows. It follows from these ranks, not from the order of their losses. `None` if others
+    /// take this rank for lost. Forgets what has arrived of the generations before.
+    pub(crate) fn begin_remaining(&self, group: u64) -> Option<Remaining> {
+        let mut contents = self.lock();
+        if contents.has_left(contents.own, group) {
+            return None;
+        }
+        let Place { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
+        let (lost, members): (Vec<usize>, Vec<usize>) =
+            earlier.iter().partition(|&&rank| contents.has_left(rank, group));
+        let mut first = generation;
+        if !lost.is_empty() {
+            first = generation.without(lost.len(), &members);
+        }
+        let generation = contents.next_of(first);
+        contents.left.extend(lost.into_iter().map(|rank| (rank, group)));
+        let lost = contents.left.iter().filter(|(_, of)| *of == group).map(|(rank, _)| *rank).collect();
+        contents.places.insert(group, Place { generation, members: members.clone() });
+        contents.forget_past();
+        self.settle(contents);
+        Some(Remaining { generation, members, earlier, lost })
+    }
+
+    /// Returns the number of messages that no receive has taken, and of the receives that wait.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let contents = self.lock();
+        let messages = contents.messages.iter().flat_map(HashMap::values).map(VecDeque::len).sum::<usize>();
+        (messages + contents.tagged.len() + contents.unlike.len(), contents.open.len())
     }
 
     /// Waits until [`take`](Inbox::take) would not wait for one of the ranks `from`, at most until
@@ -274,7 +300,8 @@ impl Inbox {
         let mut contents = self.lock();
         loop {
             let has_ended = contents.end_of(line).is_some();
-            let is_ready = |&rank: &usize| has_ended || contents.has_message(rank, own) || contents.has_left(rank, own);
+            let is_ready =
+                |&rank: &usize| has_ended || contents.has_message(rank, own) || contents.has_left(rank, own.group);
             if let Some(place) = from.iter().position(is_ready) {
                 return Some(place);
             }
@@ -301,7 +328,7 @@ impl Inbox {
             if let Some(end) = contents.end_of(line) {
                 return News::Ended(end);
             }
-            if contents.has_left(from, own) {
+            if contents.has_left(from, own.group) {
                 return News::Left;
             }
             contents = match self.wait(contents, deadline) {
@@ -313,8 +340,51 @@ impl Inbox {
 }
 
 impl Contents {
-    fn current_of(&self, group: u64) -> u64 {
-        self.current.get(&group).copied().unwrap_or(0)
+    fn place(&self, group: u64) -> &Place {
+        self.places.get(&group).expect(ENTERED)
+    }
+
+    /// Returns the first generation from this one on, of the same members, that was not aborted.
+    fn next_of(&self, of: Generation) -> Generation {
+        let next = self.ended.get(&of.first()).and_then(|(last, _)| last.checked_add(1));
+        Generation { number: next.map_or(of.number, |next| next.max(of.number)), ..of }
+    }
+
+    /// Whether this rank never comes to a generation, or not again.
+    fn is_past(&self, of: &Generation) -> bool {
+        match self.places.get(&of.group) {
+            Some(place) => of.is_past(&place.generation),
+            None => self.left.contains(&(self.own, of.group)),
+        }
+    }
+
+    /// Forgets what has arrived of generations that this rank has left.
+    fn forget_past(&mut self) {
+        let mut messages = std::mem::take(&mut self.messages);
+        let (mut tagged, mut unlike) = (std::mem::take(&mut self.tagged), std::mem::take(&mut self.unlike));
+        messages.iter_mut().for_each(|messages| messages.retain(|of, _| !self.is_past(of)));
+        tagged.retain(|(_, of, _)| !self.is_past(of));
+        unlike.retain(|(_, of, ..)| !self.is_past(of));
+        (self.messages, self.tagged, self.unlike) = (messages, tagged, unlike);
+    }
+
+    /// Notes the abort of a generation. The first one wins, but for a loss, which ends all.
+    fn end(&mut self, of: Generation, end: End) {
+        let has_ended = self.ended.get(&of.first()).is_some_and(|&(last, _)| last >= of.number);
+        if !has_ended {
+            self.ended.insert(of.first(), (of.number, end));
+        }
+    }
+
+    /// Notes that ranks are lost to a group. The generation of this rank ends if they are in it:
+    /// others go on without them.
+    fn lose(&mut self, group: u64, ranks: &[usize]) {
+        self.left.extend(ranks.iter().map(|&rank| (rank, group)));
+        let Some(Place { generation, members }) = self.places.get(&group) else { return };
+        if let Some(rank) = members.iter().position(|member| ranks.contains(member)) {
+            let end = End { rank, member: members[rank], reason: Reason::Leave, turn: None };
+            self.end(Generation { number: u64::MAX, ..*generation }, end);
+        }
     }
 
     /// Returns how a receive ends, if it need not wait.
@@ -323,7 +393,7 @@ impl Contents {
         let takes = |(from, of, message): &(usize, Generation, Tagged)| {
             *of == own && message.envelope.tag == receive.tag && receive.from.contains(from)
         };
-        if self.has_closed(receive.own, own) {
+        if self.has_closed(&own) {
             return Some(Outcome::Closed);
         }
         if let Some(place) = self.tagged.iter().position(takes) {
@@ -333,29 +403,29 @@ impl Contents {
         if let Some(end) = self.end_of(&receive.line) {
             return Some(Outcome::Ended(end));
         }
-        let others = || receive.from.iter().filter(|&&rank| rank != receive.own);
+        let others = || receive.from.iter().filter(|&&rank| rank != self.own);
         match others().next() {
-            Some(&first) if others().all(|&rank| self.has_left(rank, own)) => Some(Outcome::Left(first)),
+            Some(&first) if others().all(|&rank| self.has_left(rank, own.group)) => Some(Outcome::Left(first)),
             _ => (Instant::now() >= receive.deadline).then_some(Outcome::Late),
         }
     }
 
-    /// Whether a rank, whose inbox this is, makes no more calls in this generation.
-    fn has_closed(&self, rank: usize, of: Generation) -> bool {
-        self.has_left(rank, of) || of.number < self.current_of(of.group)
+    /// Whether this rank makes no more calls in a generation.
+    fn has_closed(&self, of: &Generation) -> bool {
+        self.places.get(&of.group).is_none_or(|place| of.is_past(&place.generation))
     }
 
     fn has_message(&self, from: usize, of: Generation) -> bool {
         self.messages[from].get(&of).is_some_and(|messages| !messages.is_empty())
     }
 
-    fn has_left(&self, rank: usize, of: Generation) -> bool {
-        self.gone.contains(&rank) || self.left.contains(&(rank, of.group))
+    fn has_left(&self, rank: usize, group: u64) -> bool {
+        self.gone.contains(&rank) || self.left.contains(&(rank, group))
     }
 
     fn end_of(&self, line: &[Generation]) -> Option<End> {
         let end =
-            |of: &Generation| self.ended.get(&of.group).filter(|(last, _)| *last >= of.number).map(|(_, end)| *end);
+            |of: &Generation| self.ended.get(&of.first()).filter(|(last, _)| *last >= of.number).map(|(_, end)| *end);
         let (own, whole) = line.split_last()?;
         // A rank that leaves the whole group stays in the groups that were split off.
         whole.iter().filter_map(end).find(|end| end.reason != Reason::Leave).or_else(|| end(own))

@@ -9,6 +9,12 @@
 //! left, and the generations that were aborted. A thread stores its letters in the receiver's inbox
 //! itself. A process has a thread for each connection, which stores the letters that arrive.
 //!
+//! **After a loss** a rank begins the generation of the members that are left, as far as it knows,
+//! and tells the others which ranks are lost. It drops what arrives of generations that it has
+//! left. A rank that is told of the loss of a member ends its own generation. So all come to know
+//! the same losses, and meet in the generation that follows from these. Nobody listens to a lost
+//! rank about other losses. A rank that is told that it is lost itself does not go on.
+//!
 //! ```
 //! use consonance::{Communicator, ReduceOp, Result};
 //! let ranks = consonance_messages::threads(3).into_iter().map(Communicator::from_engine);
@@ -27,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod inbox;
+mod letter;
 mod mail;
 mod sockets;
 
@@ -36,7 +43,8 @@ use consonance::{
     Error, Mailbox, Result, World,
     raw::{Abort, AbortHandle, Call, Configuration, Engine, Failure, Kind, Reason, Service, Signature},
 };
-use inbox::{End, Generation, Inbox, Letter, News};
+use inbox::{Inbox, News, Remaining};
+use letter::{End, Generation, Letter};
 use mail::Mail;
 use std::{
     sync::Arc,
@@ -61,7 +69,7 @@ impl Post for Threads {
 
 /// Makes the engines of a new group of `size` threads, in rank order.
 pub fn threads(size: usize) -> Vec<Box<dyn Engine>> {
-    let inboxes: Vec<Arc<Inbox>> = (0..size).map(|_| Arc::new(Inbox::new(size))).collect();
+    let inboxes: Vec<Arc<Inbox>> = (0..size).map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let post: Arc<dyn Post> = Arc::new(Threads(inboxes.clone()));
     let engine = |(rank, inbox): (usize, Arc<Inbox>)| -> Box<dyn Engine> {
         let world = World::new(rank, size).expect("there are as many inboxes");
@@ -102,14 +110,35 @@ impl Group {
         *self.line.last().expect("a group has a generation")
     }
 
-    /// Aborts this generation on all ranks and blames one of them; all later ones, too, if that has
-    /// left. On each rank the first abort wins. If this rank knows of one, it passes that on: no
-    /// rank hears of the consequences of a loss first.
-    fn end(&self, rank: usize, reason: Reason, turn: Option<u64>) {
-        let Generation { group, number } = self.generation();
-        let new = || (if reason == Reason::Leave { u64::MAX } else { number }, End { rank, reason, turn });
-        let (number, end) = self.inbox.last_end_of(group).filter(|(last, _)| *last >= number).unwrap_or_else(new);
-        let letter = || Letter::End { of: Generation { group, number }, end };
+    /// Makes the error of a call whose group was aborted.
+    fn ended(&self, call: &str, end: End) -> Error {
+        match end.reason {
+            Reason::Leave => {
+                let last = match end.member == self.own() {
+                    true => "the others take it for lost",
+                    false => "it makes no more calls of this group",
+                };
+                // A rank that leaves a split may stay in the whole group.
+                let lost = self.line.len() == 1 || self.inbox.has_left(end.member, self.line[0].group);
+                Error::Left { call: call.to_owned(), replica: end.rank, last: last.to_owned(), lost }
+            }
+            reason => Error::aborted(call, end.rank, reason),
+        }
+    }
+
+    /// Returns the end by which a rank of this group has left.
+    fn left(&self, rank: usize) -> End {
+        End { rank, member: self.members[rank], reason: Reason::Leave, turn: None }
+    }
+
+    /// Aborts this generation on all ranks; all later ones, too, if a rank has left. On each rank
+    /// the first abort wins. If this rank knows of one, it passes that on: no rank hears of the
+    /// consequences of a loss first.
+    fn end(&self, end: End) {
+        let of = self.generation();
+        let new = || (if end.reason == Reason::Leave { u64::MAX } else { of.number }, end);
+        let (number, end) = self.inbox.last_end_of(of).filter(|(last, _)| *last >= of.number).unwrap_or_else(new);
+        let letter = || Letter::End { of: Generation { number, ..of }, end };
         self.inbox.put(self.own(), letter());
         for &member in self.members.iter().filter(|&&member| member != self.own()) {
             self.post.bring(self.own(), member, letter());
@@ -119,7 +148,8 @@ impl Group {
 
 impl Abort for Group {
     fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason) {
-        self.end(culprit.unwrap_or(self.world.rank()), reason, turn);
+        let rank = culprit.filter(|&rank| rank < self.members.len()).unwrap_or(self.world.rank());
+        self.end(End { rank, member: self.members[rank], reason, turn });
     }
 
     fn is_aborted(&self) -> bool {
@@ -135,7 +165,7 @@ impl Messages {
     fn whole(world: World, inbox: Arc<Inbox>, post: Arc<dyn Post>) -> Messages {
         Messages::new(Group {
             world,
-            line: vec![Generation { group: 0, number: 0 }],
+            line: vec![Generation::of_all(0)],
             members: (0..world.size()).collect(),
             inbox,
             post,
@@ -143,6 +173,7 @@ impl Messages {
     }
 
     fn new(group: Group) -> Messages {
+        group.inbox.enter(group.generation(), group.members.clone());
         let timeout = Duration::from_secs(300);
         Messages { group: Arc::new(group), timeout, deadline: Instant::now() + timeout, splits: 0 }
     }
@@ -152,14 +183,13 @@ impl Messages {
         let group = &*self.group;
         match group.inbox.take(group.members[from], &group.line, self.deadline) {
             News::Message(bytes) => Ok(bytes),
-            News::Ended(end) => Err(ended(call, end)),
+            News::Ended(end) => Err(group.ended(call, end)),
             News::Left => {
-                let end = End { rank: from, reason: Reason::Leave, turn: None };
-                group.end(from, end.reason, None);
-                Err(ended(call, end))
+                group.end(group.left(from));
+                Err(group.ended(call, group.left(from)))
             }
             News::Late => {
-                group.end(from, Reason::Deadline, None);
+                group.end(End { reason: Reason::Deadline, ..group.left(from) });
                 let missing = vec![(from, "it sent no message of this call".to_owned())];
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
@@ -170,19 +200,6 @@ impl Messages {
 /// Returns the buffer as one in host memory, which it is by [`Engine::reaches`].
 fn on_host<B>(buf: Option<B>) -> B {
     buf.expect("a buffer in host memory")
-}
-
-/// Makes the error of a call whose group was aborted.
-fn ended(call: &str, end: End) -> Error {
-    match end.reason {
-        Reason::Leave => Error::Left {
-            call: call.to_owned(),
-            replica: end.rank,
-            last: "it makes no more calls of this group".to_owned(),
-            lost: false,
-        },
-        reason => Error::aborted(call, end.rank, reason),
-    }
 }
 
 impl Engine for Messages {
@@ -208,7 +225,7 @@ impl Engine for Messages {
         match call {
             Call::Send { data, to } => {
                 if let Some(end) = self.group.inbox.end_of(&self.group.line) {
-                    return Err(ended(name.name(), end).into());
+                    return Err(self.group.ended(name.name(), end).into());
                 }
                 let letter =
                     Letter::Message { of: self.group.generation(), bytes: on_host(data.host()).as_bytes().to_vec() };
@@ -218,7 +235,7 @@ impl Engine for Messages {
             Call::Recv { data, from } => {
                 let bytes = self.receive(from, name.name())?;
                 if bytes.len() != data.bytes() {
-                    self.group.end(self.group.world.rank(), Reason::Failure, None);
+                    self.group.abort(None, None, Reason::Failure);
                     let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
                     return Err(Error::system(what, std::io::ErrorKind::InvalidData).into());
                 }
@@ -248,6 +265,28 @@ impl Engine for Messages {
         Ok(())
     }
 
+    fn remaining(&mut self) -> Result<()> {
+        let Group { ref line, ref inbox, ref post, .. } = *self.group;
+        let (own, mut line) = (self.group.own(), line.clone());
+        let last = line.last_mut().expect("a group has a generation");
+        let Some(Remaining { generation, members, earlier, lost }) = inbox.begin_remaining(last.group) else {
+            let problem = "the other replicas take this one for lost: it does not come back".to_owned();
+            return Err(Error::WrongContext { call: "MultiWorkerMirroredStrategy::reform", problem });
+        };
+        // Ranks that begin another generation may have split the last one differently often.
+        let splits = if *last == generation { self.splits } else { 0 };
+        *last = generation;
+        // The others may not have heard of the same losses, and those taken for lost of theirs.
+        for &member in earlier.iter().filter(|&&member| member != own) {
+            post.bring(own, member, Letter::Lost { group: generation.group, ranks: lost.clone() });
+        }
+        let rank = members.iter().position(|&member| member == own).expect("this rank is left");
+        let world = World::new(rank, members.len()).expect("one of the members");
+        let (inbox, post) = (inbox.clone(), post.clone());
+        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, post }), splits);
+        Ok(())
+    }
+
     fn mailbox(&mut self) -> Result<Mailbox> {
         Ok(Mailbox::new(Arc::new(Mail(self.group.clone())), self.timeout))
     }
@@ -256,12 +295,9 @@ impl Engine for Messages {
         self.splits += 1;
         let group = &*self.group;
         let Some(rank) = members.iter().position(|&member| member == group.world.rank()) else { return Ok(None) };
-        // The number is the same on all ranks of the group and different from that of any other
-        // group: groups that are split off at once differ in their first member.
-        let first = group.members[members[0]] as u64;
-        let Generation { group: whole, number } = group.generation();
-        let mix = |digest: u64, next: u64| digest.wrapping_mul(1_000_003).wrapping_add(next);
-        let split = Generation { group: [number, self.splits, first + 1].into_iter().fold(whole, mix), number: 0 };
+        // The number is the same on all ranks of the group. Groups that are split off at once
+        // differ in their first member.
+        let split = group.generation().split(self.splits, group.members[members[0]]);
         Ok(Some(Box::new(Messages::new(Group {
             world: World::new(rank, members.len()).expect("one of the members"),
             line: group.line.iter().copied().chain([split]).collect(),
@@ -278,7 +314,7 @@ impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;
         let ends = group.line.iter().filter_map(|of| {
-            let (number, end) = group.inbox.last_end_of(of.group)?;
+            let (number, end) = group.inbox.last_end_of(*of)?;
             (number >= of.number).then_some((Generation { number, ..*of }, end))
         });
         let ends: Vec<(Generation, End)> = ends.collect();
@@ -290,3 +326,6 @@ impl Drop for Messages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

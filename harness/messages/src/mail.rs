@@ -4,12 +4,13 @@
 //! message, the end of its group or its deadline ends it. The thread that notices this ends it.
 
 use crate::{
-    Group, ended,
-    inbox::{End, Letter, Outcome, Receive, Tagged},
+    Group,
+    inbox::{Outcome, Receive},
+    letter::{Letter, Tagged},
 };
 use consonance::{
     Error, World,
-    raw::{Envelope, FinishMessage, HostBuf, HostBufMut, MessageFault, Reason, Tag, TaggedMessages},
+    raw::{Envelope, FinishMessage, HostBuf, HostBufMut, MessageFault, Tag, TaggedMessages},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -58,15 +59,15 @@ impl Mail {
         let of = group.clone();
         let end = move |outcome| finish(of.result(outcome, expected, awaited));
         let deadline = Instant::now() + limit;
-        let (own, line) = (group.own(), group.line.clone());
-        group.inbox.open(Receive { own, line, from: senders, tag: expected.tag, deadline, finish: Box::new(end) });
+        let line = group.line.clone();
+        group.inbox.open(Receive { line, from: senders, tag: expected.tag, deadline, finish: Box::new(end) });
     }
 }
 
 impl Group {
     /// Returns the fault of a request with a rank of the group that has left.
-    fn left(call: &str, rank: usize) -> MessageFault {
-        MessageFault::Error(ended(call, End { rank, reason: Reason::Leave, turn: None }))
+    fn fault_of(&self, call: &str, rank: usize) -> MessageFault {
+        MessageFault::Error(self.ended(call, self.left(rank)))
     }
 
     /// Returns the result of a receive. Tells the sender of a message that does not fit.
@@ -83,9 +84,9 @@ impl Group {
                 self.post.bring(self.own(), from, Letter::Unlike { of: self.generation(), sent, expected });
                 Err(MessageFault::Unlike { from: position(from), to: self.world.rank(), sent, expected })
             }
-            Outcome::Ended(end) => Err(MessageFault::Error(ended(RECV, end))),
+            Outcome::Ended(end) => Err(MessageFault::Error(self.ended(RECV, end))),
             Outcome::Closed => Err(closed(RECV)),
-            Outcome::Left(member) => Err(Group::left(RECV, position(member))),
+            Outcome::Left(member) => Err(self.fault_of(RECV, position(member))),
             Outcome::Late => Err(MessageFault::Late { missing: awaited.clone(), awaited }),
         }
     }
@@ -102,14 +103,14 @@ impl TaggedMessages for Mail {
         if let Some((sent, expected)) = inbox.take_unlike(member, of) {
             return Err(MessageFault::Unlike { from: world.rank(), to, sent, expected });
         }
-        if inbox.has_closed(own, of) {
+        if inbox.has_closed(of) {
             return Err(closed(SEND));
         }
         if let Some(end) = inbox.end_of(line) {
-            return Err(MessageFault::Error(ended(SEND, end)));
+            return Err(MessageFault::Error(self.0.ended(SEND, end)));
         }
-        if inbox.has_left(member, of) {
-            return Err(Group::left(SEND, to));
+        if inbox.has_left(member, of.group) {
+            return Err(self.0.fault_of(SEND, to));
         }
         let message = Tagged { envelope: envelope(&data, tag), bytes: data.as_bytes().to_vec() };
         post.bring(own, member, Letter::Tagged { of, message });

@@ -2,7 +2,8 @@
 
 use crate::{
     Messages, Post,
-    inbox::{End, Generation, Inbox, Letter, Tagged},
+    inbox::Inbox,
+    letter::{End, Generation, Letter, Tagged},
 };
 use consonance::{
     DType, World,
@@ -87,7 +88,7 @@ pub fn processes(
             *place = Some(Arc::new(stream));
         }
     }
-    let inbox = Arc::new(Inbox::new(size));
+    let inbox = Arc::new(Inbox::new(rank, size));
     let mut writers = Vec::with_capacity(size);
     let (writes, written) = mpsc::channel::<()>();
     for (peer, stream) in streams.into_iter().enumerate() {
@@ -139,31 +140,37 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// A letter on the wire: its kind, its group and generation, two numbers, and the number of bytes
-/// that follow. The numbers are the rank and the turn of an end, or the tag and the type of a
-/// message. A turn counts from 1; 0 is none. The kind of an end counts from its reason's place
-/// among all.
+/// A letter on the wire: its kind, the four numbers of its generation, two numbers more, and the
+/// number of bytes that follow. The two numbers are the ranks and the turn of an end, or the tag
+/// and the type of a message. A turn counts from 1; 0 is none. The kind of an end counts from its
+/// reason's place among all.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
-    let sizes;
+    let numbers_of: Vec<u8>;
     let none: &[u8] = &[];
     let (kind, of, numbers, bytes) = match letter {
         Letter::Message { of, bytes } => (0u64, *of, [0, 0], &bytes[..]),
         Letter::End { of, end } => {
             let reason = Reason::ALL.iter().position(|reason| *reason == end.reason).expect("all are listed");
-            (1 + reason as u64, *of, [end.rank as u64, end.turn.map_or(0, |turn| turn + 1)], none)
+            let ranks = end.rank as u64 | (end.member as u64) << 32;
+            (1 + reason as u64, *of, [ranks, end.turn.map_or(0, |turn| turn + 1)], none)
         }
-        Letter::Leave { group } => (LEAVE, Generation { group: *group, number: 0 }, [0, 0], none),
+        Letter::Leave { group } => (LEAVE, Generation::of_all(*group), [0, 0], none),
         Letter::Tagged { of, message } => {
             (LEAVE + 1, *of, [message.envelope.tag, type_of(&message.envelope)], &message.bytes[..])
         }
         Letter::Unlike { of, sent, expected } => {
-            sizes = [sent.bytes, expected.bytes].map(|bytes| (bytes as u64).to_le_bytes()).concat();
-            (LEAVE + 2, *of, [sent.tag, type_of(sent) << 16 | type_of(expected)], &sizes[..])
+            numbers_of = [sent.bytes, expected.bytes].map(|bytes| (bytes as u64).to_le_bytes()).concat();
+            (LEAVE + 2, *of, [sent.tag, type_of(sent) << 16 | type_of(expected)], &numbers_of[..])
+        }
+        Letter::Lost { group, ranks } => {
+            numbers_of = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
+            (LEAVE + 3, Generation::of_all(*group), [0, 0], &numbers_of[..])
         }
         Letter::Gone => return Ok(()),
     };
     let [first, second] = numbers;
-    let head = [kind, of.group, of.number, first, second, bytes.len() as u64].map(u64::to_le_bytes).concat();
+    let Generation { group, lost, members, number } = of;
+    let head = [kind, group, lost, members, number, first, second, bytes.len() as u64].map(u64::to_le_bytes).concat();
     stream.write_all(&head)?;
     stream.write_all(bytes)
 }
@@ -184,10 +191,10 @@ fn envelope(tag: u64, number: u64, bytes: usize) -> io::Result<Envelope> {
 }
 
 fn read(mut stream: &TcpStream) -> io::Result<Letter> {
-    let mut head = [[0u8; 8]; 6];
+    let mut head = [[0u8; 8]; 8];
     stream.read_exact(head.as_flattened_mut())?;
-    let [kind, group, number, first, second, count] = head.map(u64::from_le_bytes);
-    let of = Generation { group, number };
+    let [kind, group, lost, members, number, first, second, count] = head.map(u64::from_le_bytes);
+    let of = Generation { group, lost, members, number };
     let mut bytes = Vec::new();
     // The length that another process claims does not decide how much is allocated: the buffer
     // grows with the bytes that arrive.
@@ -198,12 +205,16 @@ fn read(mut stream: &TcpStream) -> io::Result<Letter> {
         0 => Letter::Message { of, bytes },
         1..LEAVE => {
             let reason = Reason::ALL[kind as usize - 1];
-            let rank = usize::try_from(first).map_err(|_| io::ErrorKind::InvalidData)?;
-            Letter::End { of, end: End { rank, reason, turn: second.checked_sub(1) } }
+            let (rank, member) = ((first & u64::from(u32::MAX)) as usize, (first >> 32) as usize);
+            Letter::End { of, end: End { rank, member, reason, turn: second.checked_sub(1) } }
         }
         LEAVE => Letter::Leave { group },
         kind if kind == LEAVE + 1 => {
             Letter::Tagged { of, message: Tagged { envelope: envelope(first, second, bytes.len())?, bytes } }
+        }
+        kind if kind == LEAVE + 3 => {
+            let (ranks, _) = bytes.as_chunks::<8>();
+            Letter::Lost { group, ranks: ranks.iter().map(|&rank| u64::from_le_bytes(rank) as usize).collect() }
         }
         _ => {
             let sizes: [u8; 16] = bytes.try_into().map_err(|_| io::ErrorKind::InvalidData)?;

@@ -1,55 +1,21 @@
 //! Groups on an engine of messages that go on after an abort, and that do not after a loss.
 
+mod groups;
 mod wrapped;
 
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver,
-    raw::{Abort, AbortHandle, Engine, Reason},
+    raw::{Abort, AbortHandle, Reason},
 };
+use groups::{TIMEOUT, on_engines, processes};
 use std::{
-    net::{SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use wrapped::{Deviation, Wrapped};
-
-/// Longer than any call takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Runs `work` on a thread for each engine, and returns the results.
-fn on_engines<R: Send>(engines: Vec<Box<dyn Engine>>, work: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = engines
-            .into_iter()
-            .map(|engine| {
-                let work = &work;
-                scope.spawn(move || {
-                    let mut rank = Communicator::from_engine(engine);
-                    rank.set_timeout(TIMEOUT).expect("a timeout that ends");
-                    work(rank)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
-    })
-}
-
-/// Returns the engines of processes that threads simulate. Sockets connect them.
-fn processes(size: usize) -> Vec<Box<dyn Engine>> {
-    let listeners: Vec<TcpListener> =
-        (0..size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
-    let addresses: Vec<SocketAddr> =
-        listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect();
-    let join = |(rank, listener)| consonance_messages::processes(rank, listener, &addresses, TIMEOUT);
-    thread::scope(|scope| {
-        let threads: Vec<_> = listeners.into_iter().enumerate().map(|of| scope.spawn(move || join(of))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic").expect("the processes meet")).collect()
-    })
-}
 
 #[test]
 fn a_strategy_of_several_workers_goes_on_after_a_failed_run() {

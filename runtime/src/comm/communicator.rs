@@ -311,6 +311,18 @@ impl Communicator {
         self.engine.renew()
     }
 
+    /// After a loss, forms the group of the ranks that are left, in their order. Each of them makes
+    /// this call. Repeat it if it returns a loss.
+    ///
+    /// # Errors
+    /// See [`Engine::reform`].
+    #[doc(hidden)]
+    pub fn reform(&mut self) -> Result<()> {
+        // The loss has been told instead.
+        self.late = None;
+        self.engine.reform()
+    }
+
     /// Ends this rank's part in a run. Returns the communicator if it can
     /// [begin](Communicator::begin_run) another run.
     pub(crate) fn end_run(mut self) -> Option<Communicator> {

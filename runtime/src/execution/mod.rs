@@ -2,6 +2,7 @@
 //! communicators that it keeps, and the context of the running thread.
 
 mod builder;
+mod claims;
 pub(crate) mod context;
 mod engines;
 mod lease;

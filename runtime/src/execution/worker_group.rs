@@ -15,16 +15,19 @@
 //! has one turn that fails: its current one, else its next. So the programs of all workers see the
 //! failure, and programs that react alike stay in step. Turns are counted from the last renewal. A
 //! failed run aborts the group in its turn. A worker that is behind goes on with the turns before
-//! that one. These make no collective, since the worker that failed has not waited for them. A
-//! group that has lost a worker is not renewed: the remaining workers form another group, with new
-//! communicators.
+//! that one. These make no collective, since the worker that failed has not waited for them.
+//!
+//! **Reform.** A group that has lost a worker is not renewed: the remaining workers form another
+//! group, with new communicators, or on engines of messages with the same ones. An attempt that
+//! fails there leaves the communicators in groups that have not formed. Then every turn fails until
+//! a repeated call has formed the group.
 
+use super::claims::{Claim, Roles, remaining, tell};
 use crate::{
     Communicator, Error, Result,
-    comm::{agreement::Agreement, call::Call, engine::AbortHandle},
-    kind,
+    comm::{engine::AbortHandle, options::Configuration},
 };
-use consonance_kernels::{digest::digest, group::Reason};
+use consonance_kernels::group::Reason;
 use std::{
     ops::Range,
     sync::{Condvar, Mutex, MutexGuard},
@@ -54,6 +57,9 @@ struct State {
     failed: bool,
     /// Whether a call within the current turn has failed for this reason.
     call_failed: bool,
+    /// Whether the group has formed: false from the beginning of a reform on the same
+    /// communicators until it is done.
+    formed: bool,
     /// The number of variables.
     variables: u64,
     /// The number of threads that wait for a change. A notification costs a system call, so it is
@@ -91,13 +97,60 @@ impl Workers {
         cluster: &str,
     ) -> Result<()> {
         let variables = self.variables();
-        let state = State::meet(call, communicators, (worker, workers), cluster, variables)?;
+        self.replace(State::meet(call, communicators, (worker, workers), cluster, variables)?);
+        Ok(())
+    }
+
+    /// After a loss, forms the group of the workers that are left, on the engines of the
+    /// communicators. Each of them makes this call. They keep their order, and are numbered anew;
+    /// so are variables, as in [`meet_again`](Workers::meet_again).
+    ///
+    /// # Errors
+    /// Those of [`Engine::reform`](crate::raw::Engine::reform) and of a collective. The call may
+    /// then be repeated.
+    pub(crate) fn reform(&self, call: &'static str, configuration: Configuration, cluster: &str) -> Result<()> {
+        let home = self.take_all(call, configuration.timeout)?;
+        let mut communicators: Vec<_> = home.into_iter().flatten().collect();
+        let variables = self.variables();
+        let claims = remaining(&mut communicators, |(place, count), communicator| {
+            communicator.configure(configuration);
+            let met = communicator.reform();
+            // An engine that refuses keeps its group.
+            if !matches!(met, Err(Error::WrongContext { .. })) {
+                self.lock().formed = false;
+            }
+            met?;
+            let Some(first) = communicator.rank().checked_sub(place) else {
+                communicator.abort_handle().abort(Reason::Failure);
+                let problem = "the other replicas take one of this worker for lost".to_owned();
+                return Err(Error::WrongContext { call, problem });
+            };
+            // The first rank stands for the worker: a worker whose last reform failed has kept its
+            // number, and others may have another by now.
+            tell(communicator, [first, variables as usize, first, count], cluster)
+        });
+        let first = communicators.first().map_or(0, Communicator::rank);
+        match claims.and_then(|claims| Roles::new(call, &claims, first, None)) {
+            Ok(roles) => {
+                self.replace(State::new(communicators, roles));
+                Ok(())
+            }
+            Err(error) => {
+                let mut state = self.lock();
+                state.home = communicators.into_iter().map(Some).collect();
+                self.notify(state);
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes on with another group.
+    fn replace(&self, state: State) {
         let mut old = self.lock();
         let (turn, waiting) = (old.turn, old.waiting);
         *old = State { turn, waiting, ..state };
         drop(old);
         self.rouse();
-        Ok(())
     }
 
     /// Returns the number of workers.
@@ -177,9 +230,14 @@ impl Workers {
     /// first turn of this worker that notices it fails.
     ///
     /// # Errors
-    /// [`Error::Aborted`] or [`Error::Left`], once.
+    /// [`Error::Aborted`] or [`Error::Left`], once. [`Error::WrongContext`] while the group has not
+    /// formed.
     pub(super) fn has_ended(&self, call: &'static str) -> Result<bool> {
         let mut state = self.lock();
+        if !state.formed {
+            let problem = "the workers that are left after a loss have not formed a group: repeat `reform`".to_owned();
+            return Err(Error::WrongContext { call, problem });
+        }
         let (turn, failed) = (state.turns, state.failed);
         let Some(first) = state.home.iter_mut().flatten().next() else { return Ok(false) };
         let aborter = first.abort_handle();
@@ -312,50 +370,23 @@ impl State {
                 return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
             }
         }
-        let tell = |communicator: &mut Communicator| {
-            let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
-            let agreement = Agreement { call: Some(kind::WORKERS), digest: digest(cluster), describe: &describe };
-            let mut all = vec![[0u64; 4]; size];
-            let own = [worker as u64, variables, first as u64, count as u64];
-            let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
-            communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
-            // No rank may fail before all have the data: it would abort the group while another
-            // worker still makes its strategy.
-            communicator.barrier().map(|()| all)
-        };
-        let told: Vec<Result<Vec<[u64; 4]>>> = thread::scope(|scope| {
-            let tell = &tell;
-            let threads: Vec<_> =
-                communicators.iter_mut().map(|communicator| scope.spawn(move || tell(communicator))).collect();
+        let own = [worker, variables as usize, first, count];
+        let claims: Vec<Result<Vec<Claim>>> = thread::scope(|scope| {
+            let threads: Vec<_> = communicators
+                .iter_mut()
+                .map(|communicator| scope.spawn(move || tell(communicator, own, cluster)))
+                .collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
-        let told = told.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
-        let variables = told.iter().map(|&[_, variables, ..]| variables).max().unwrap_or(variables);
-        let processes: Vec<Range<usize>> =
-            told.iter().map(|&[_, _, first, count]| first as usize..first.saturating_add(count) as usize).collect();
-        let told: Vec<u64> = told.into_iter().map(|[worker, ..]| worker).collect();
-        let replicas: Vec<Range<usize>> = (0..workers as u64)
-            .map(|worker| {
-                let start = told.partition_point(|&other| other < worker);
-                start..start + told[start..].iter().take_while(|&&other| other == worker).count()
-            })
-            .collect();
-        if !told.is_sorted() || replicas.iter().any(Range::is_empty) || told.last() >= Some(&(workers as u64)) {
-            let expected = format!("replicas of all {workers} workers, in their order");
-            return Err(Error::invalid(call, "communicators", expected, format!("replicas of workers {told:?}")));
-        }
-        // Two processes may claim to be the same worker. Every rank checks all claims, so all
-        // refuse.
-        for (&worker, own) in told.iter().zip(&processes) {
-            let all = &replicas[worker as usize];
-            if own != all {
-                let expected = format!("replicas {all:?}, which are worker {worker}'s, all from one process");
-                return Err(Error::invalid(call, "communicators", expected, format!("only {own:?} from one")));
-            }
-        }
+        let claims = claims.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        Ok(State::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
+    }
+
+    fn new(communicators: Vec<Communicator>, roles: Roles) -> State {
+        let Roles { replicas, worker, variables } = roles;
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
-        Ok(State {
+        State {
             replicas,
             worker,
             abort_handle,
@@ -364,9 +395,10 @@ impl State {
             turns: 0,
             failed: false,
             call_failed: false,
+            formed: true,
             variables,
             waiting: 0,
-        })
+        }
     }
 
     /// Returns the replicas of this worker.

@@ -169,6 +169,43 @@ pub trait Engine: Send {
         Err(cannot("the next run"))
     }
 
+    /// Continues with the ranks that are left, as far as this rank knows: begins the first
+    /// generation of the group of those ranks that was not aborted; waits for no other. They keep
+    /// their order, and [`world`](Engine::world) numbers them anew. Without a loss this begins the
+    /// next generation, or after no abort stays in this one. The runtime then lets these ranks
+    /// meet, and calls this again if one of them is lost meanwhile. Called only for an engine of
+    /// [messages](Service::Messages). By default a group ends with its first loss.
+    ///
+    /// The runtime relies on this:
+    ///
+    /// * The group follows from its members alone. Ranks that learn of the same losses in different
+    ///   orders meet in the same group. Messages of groups with different members do not mix, nor
+    ///   do their aborts. Messages of a group wait until this rank is there.
+    /// * This rank tells the others which ranks it takes for lost. A rank that is told of a loss
+    ///   ends its group, if the lost rank is a member: a call in it fails with an
+    ///   [`Error::Left`] that is [a loss](Error::is_loss).
+    /// * A rank stays lost. What arrives for groups that this rank has left is dropped.
+    ///
+    /// The [guide](crate::guide::engines) has an example.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] if the others take this rank for lost, and by default. The group is
+    /// then as before.
+    fn remaining(&mut self) -> Result<()> {
+        Err(cannot("MultiWorkerMirroredStrategy::reform"))
+    }
+
+    /// After a loss, forms the group of the ranks that are left, in their order: each of them makes
+    /// this call, and waits for the others. By default a group ends with its first loss. An engine
+    /// of [messages](Service::Messages) has [`remaining`](Engine::remaining) instead.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] by default; otherwise as [`execute`](Engine::execute): a loss if
+    /// another rank is lost meanwhile. The call may then be repeated.
+    fn reform(&mut self) -> Result<()> {
+        Err(cannot("MultiWorkerMirroredStrategy::reform"))
+    }
+
     /// After an abort, waits until all ranks are ready, then renews the group. Otherwise does
     /// nothing. By default an aborted group cannot be renewed. An engine of
     /// [messages](Service::Messages) has [`next_generation`](Engine::next_generation) instead.

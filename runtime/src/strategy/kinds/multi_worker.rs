@@ -5,13 +5,13 @@ use crate::{
     cluster::Role,
     comm::engine::Engine,
     device,
-    execution::{Builder, Engines, MakeEngines, Workers, check_devices},
+    execution::{Builder, Engines, MakeEngines, Workers, check_devices, context},
 };
 #[cfg(target_os = "linux")]
-use crate::{ProcessGroup, ProcessGroupBuilder, execution::context};
-use std::{env, fmt, ops::Deref, sync::Arc};
+use crate::{ProcessGroup, ProcessGroupBuilder};
 #[cfg(target_os = "linux")]
-use std::{sync::Mutex, time::Duration};
+use std::sync::Mutex;
+use std::{env, fmt, ops::Deref, sync::Arc, time::Duration};
 
 const CALL: &str = "MultiWorkerMirroredStrategy";
 
@@ -128,31 +128,44 @@ impl MultiWorkerMirroredStrategy {
     /// if a running worker does not join. [`Error::Timeout`] or [`Error::Aborted`] if a worker
     /// joins and makes no call before the deadline of the call; this call may then be repeated.
     /// [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
-    #[cfg(target_os = "linux")]
+    ///
+    /// On [engines](MultiWorkerBuilder::engines) or [communicators](MultiWorkerBuilder::build_on)
+    /// of your own there are no replacements: `wait_for_replacements` must be zero. Engines that
+    /// cannot go on after a loss return [`Error::WrongContext`].
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
         context::require_cross_replica(call, self)?;
-        let (Some(processes), Some(workers)) = (&self.processes, self.strategy.workers()) else {
+        let Some(workers) = self.strategy.workers() else {
             return Err(Error::invalid(call, "strategy", "one that has met other processes", self.to_string()));
         };
-        let turn = workers.take_turn(call, self.options().configuration().timeout)?;
+        let configuration = self.options().configuration();
+        let turn = workers.take_turn(call, configuration.timeout)?;
         if turn.is_within_another() {
             let problem = "called within a call of the strategy, as in a merge function, which goes on with the group";
             return Err(Error::WrongContext { call, problem: problem.to_owned() });
         }
-        let mut group = processes.lock().expect("nobody panics holding the group");
         let cluster = self.cluster();
-        // Each worker can be lost once. More losses than workers mean that a peer corrupts shared
-        // memory.
-        let mut losses = workers.count();
-        loop {
-            group.reform(wait_for_replacements)?;
-            match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
-                // The loss is in the group just formed: form another one, at most once per worker.
-                Err(error) if error.is_loss() && losses > 0 => losses -= 1,
-                met => return met,
+        #[cfg(target_os = "linux")]
+        if let Some(processes) = &self.processes {
+            let mut group = processes.lock().expect("nobody panics holding the group");
+            // Each worker can be lost once. More losses than workers mean that a peer corrupts
+            // shared memory.
+            let mut losses = workers.count();
+            loop {
+                group.reform(wait_for_replacements)?;
+                match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
+                    // The loss is in the group just formed: form another one, at most once per
+                    // worker.
+                    Err(error) if error.is_loss() && losses > 0 => losses -= 1,
+                    met => return met,
+                }
             }
         }
+        if !wait_for_replacements.is_zero() {
+            let expected = "zero: the engines of this strategy take no replacements";
+            return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait_for_replacements:?}")));
+        }
+        workers.reform(call, configuration, &cluster)
     }
 }
 

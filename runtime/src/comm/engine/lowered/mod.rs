@@ -54,6 +54,25 @@ impl Lowered {
         self.deadline = Instant::now() + self.timeout;
     }
 
+    /// Waits until all ranks are in the generation that this rank has begun.
+    fn meet(&mut self, why: Kind) -> Result<()> {
+        self.begin();
+        let met = self.agree(&kind::signature(why), None, why);
+        met.map(drop).map_err(|failure| match failure {
+            Failure::Error(error) => {
+                if let Error::System { .. } = error {
+                    // The peers wait for messages that this rank will not send.
+                    self.abort_handle().abort(Reason::Memory);
+                }
+                error
+            }
+            Failure::Disagreement { .. } => {
+                self.abort_handle().abort(Reason::Failure);
+                Error::system(format!("{why}: meet the other replicas"), io::ErrorKind::InvalidData)
+            }
+        })
+    }
+
     fn rank(&self) -> usize {
         self.world().rank()
     }
@@ -407,21 +426,12 @@ impl Engine for Lowered {
             return Ok(());
         }
         self.messages.next_generation()?;
-        self.begin();
-        let met = self.agree(&kind::signature(kind::RENEW), None, kind::RENEW);
-        met.map(drop).map_err(|failure| match failure {
-            Failure::Error(error) => {
-                if let Error::System { .. } = error {
-                    // The peers wait for messages that this rank will not send.
-                    self.abort_handle().abort(Reason::Memory);
-                }
-                error
-            }
-            Failure::Disagreement { .. } => {
-                self.abort_handle().abort(Reason::Failure);
-                Error::system(format!("{}: meet the other replicas", kind::RENEW), io::ErrorKind::InvalidData)
-            }
-        })
+        self.meet(kind::RENEW)
+    }
+
+    fn reform(&mut self) -> Result<()> {
+        self.messages.remaining()?;
+        self.meet(kind::REFORM)
     }
 
     fn end_run(&mut self) -> bool {

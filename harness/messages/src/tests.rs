@@ -1,0 +1,202 @@
+use crate::{
+    Messages, Post, Threads,
+    inbox::{Inbox, Receive},
+    letter::{End, Generation, Letter, Tagged},
+};
+use consonance::{
+    ClusterSpec, Communicator, DType, MultiWorkerMirroredStrategy, SimpleClusterResolver, World,
+    raw::{Engine, Envelope, Reason},
+};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Makes the inbox of rank 0 of five, in the whole group.
+fn inbox() -> Inbox {
+    let inbox = Inbox::new(0, 5);
+    inbox.enter(Generation::of_all(0), (0..5).collect());
+    inbox
+}
+
+/// Returns the generation without these ranks, lost one after the other.
+fn without(losses: &[&[usize]]) -> Generation {
+    let inbox = inbox();
+    let mut last = Generation::of_all(0);
+    for ranks in losses {
+        ranks.iter().for_each(|&rank| inbox.put(rank, Letter::Leave { group: 0 }));
+        last = inbox.begin_remaining(0).expect("this rank is left").generation;
+    }
+    last
+}
+
+#[test]
+fn the_generation_of_those_left_follows_from_these_alone() {
+    let all = [without(&[&[1], &[4]]), without(&[&[4], &[1]]), without(&[&[4, 1]])];
+    assert!(all.iter().all(|&other| other == all[0]));
+    let groups = [
+        without(&[]),
+        without(&[&[1]]),
+        without(&[&[4]]),
+        all[0],
+        without(&[&[1, 2]]),
+        without(&[&[1, 2, 3, 4]]),
+        Generation::of_all(0).split(1, 0),
+        without(&[&[1]]).split(1, 0),
+        without(&[&[4]]).split(1, 0),
+    ];
+    let different: HashSet<Generation> = groups.into_iter().collect();
+    assert_eq!(different.len(), groups.len());
+    assert_eq!(groups[..6].iter().map(|of| of.group).collect::<HashSet<u64>>().len(), 1);
+    assert_eq!(groups[5..].iter().map(|of| of.group).collect::<HashSet<u64>>().len(), 4);
+}
+
+#[test]
+fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
+    for letter in [
+        Letter::Lost { group: 0, ranks: vec![2] },
+        Letter::End {
+            of: Generation { number: u64::MAX, ..Generation::of_all(0) },
+            end: End { rank: 2, member: 2, reason: Reason::Leave, turn: None },
+        },
+    ] {
+        let inbox = inbox();
+        inbox.put(1, Letter::Leave { group: 0 });
+        let first = inbox.begin_remaining(0).expect("this rank is left").generation;
+        assert!(inbox.end_of(&[first]).is_none());
+        inbox.put(3, letter);
+        let end = inbox.end_of(&[first]).expect("rank 3 goes on without rank 2");
+        assert_eq!((end.rank, end.member), (1, 2));
+        assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 3, 4]);
+    }
+}
+
+#[test]
+fn a_lost_rank_takes_no_other_rank_with_it() {
+    let inbox = inbox();
+    inbox.put(1, Letter::Lost { group: 0, ranks: vec![2] });
+    inbox.put(2, Letter::Lost { group: 0, ranks: vec![1, 0] });
+    assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 1, 3, 4]);
+    inbox.put(3, Letter::Lost { group: 0, ranks: vec![0] });
+    assert!(inbox.begin_remaining(0).is_none());
+}
+
+#[test]
+fn letters_of_groups_left_behind_are_dropped() {
+    let inbox = inbox();
+    let envelope = Envelope { dtype: DType::F32, label: 0, bytes: 8, tag: 3 };
+    let fill = |of: Generation| {
+        for from in 1..4 {
+            inbox.put(from, Letter::Message { of, bytes: vec![1; 8] });
+            inbox.put(from, Letter::Tagged { of, message: Tagged { envelope, bytes: vec![1; 8] } });
+            inbox.put(from, Letter::Unlike { of, sent: envelope, expected: envelope });
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        inbox.open(Receive { line: vec![of], from: vec![4], tag: 5, deadline, finish: Box::new(drop) });
+    };
+    let (all, split) = (Generation::of_all(0), Generation::of_all(0).split(1, 0));
+    inbox.enter(split, vec![0, 2, 3, 4]);
+    fill(all);
+    fill(split);
+    let later = all.without(2, &[0, 2, 3]);
+    inbox.put(2, Letter::Message { of: later, bytes: vec![1; 8] });
+    assert_eq!(inbox.count(), (19, 2));
+    inbox.put(1, Letter::Leave { group: 0 });
+    let second = inbox.begin_remaining(0).expect("this rank is left").generation;
+    assert_eq!(inbox.count(), (10, 1), "a later group and the split have theirs");
+    for of in [all, all.without(1, &[0, 1, 2, 3])] {
+        fill(of);
+        assert_eq!(inbox.count(), (10, 1), "this rank never comes to such a group");
+    }
+    fill(second);
+    assert_eq!(inbox.count(), (19, 2));
+    inbox.put(0, Letter::Leave { group: split.group });
+    fill(split);
+    assert_eq!(inbox.count(), (10, 1));
+    inbox.put(0, Letter::Leave { group: 0 });
+    [all, second, later].into_iter().for_each(fill);
+    assert_eq!(inbox.count(), (0, 0));
+}
+
+/// Keeps the letters of these pairs until ranks 0 and 3 have both begun a group of those left.
+struct Late {
+    post: Threads,
+    pairs: &'static [(usize, usize)],
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Whether all have met. Nothing is held before.
+    is_armed: bool,
+    letters: Vec<(usize, usize, Letter)>,
+    begun: HashSet<usize>,
+}
+
+impl Post for Late {
+    fn bring(&self, from: usize, to: usize, letter: Letter) {
+        let mut held = self.held.lock().expect("nobody panics holding it");
+        let is_open = |held: &Held| held.begun.contains(&0) && held.begun.contains(&3);
+        if let Letter::Lost { .. } = letter {
+            held.begun.insert(from);
+        }
+        if held.is_armed && self.pairs.contains(&(from, to)) {
+            held.letters.push((from, to, letter));
+        } else {
+            self.post.bring(from, to, letter);
+        }
+        if is_open(&held) {
+            held.letters.drain(..).for_each(|(from, to, letter)| self.post.bring(from, to, letter));
+        }
+    }
+}
+
+/// Rank 0 goes on without rank 1 first, rank 3 without rank 4, and rank 2 without one of them, both
+/// or none.
+#[test]
+fn losses_learnt_in_different_orders_lead_to_one_group() {
+    for told in [&[][..], &[(1, 2)], &[(4, 2)], &[(1, 2), (4, 2)]] {
+        // Rank 2 does not hear of these before the others have begun.
+        let pairs: &[(usize, usize)] = match told {
+            [] => &[(0, 3), (3, 0), (1, 3), (4, 0)],
+            [(1, 2)] => &[(0, 3), (3, 0), (1, 3), (4, 0), (1, 2), (0, 2)],
+            [(4, 2)] => &[(0, 3), (3, 0), (1, 3), (4, 0), (4, 2), (3, 2)],
+            _ => &[(0, 3), (3, 0), (1, 3), (4, 0), (1, 2), (4, 2), (0, 2), (3, 2)],
+        };
+        let inboxes: Vec<Arc<Inbox>> = (0..5).map(|rank| Arc::new(Inbox::new(rank, 5))).collect();
+        let late = Arc::new(Late { post: Threads(inboxes.clone()), pairs, held: Mutex::default() });
+        let ready = std::sync::Barrier::new(5);
+        let work = |rank: usize, inbox: Arc<Inbox>, post: Arc<dyn Post>| {
+            let world = World::new(rank, 5).expect("one of five");
+            let engine: Box<dyn Engine> = Box::new(Messages::whole(world, inbox, post));
+            let addresses = (0..5).map(|worker| format!("host{worker}.example:1"));
+            let cluster = ClusterSpec::new().job("worker", addresses).expect("five addresses");
+            let resolver = SimpleClusterResolver::new(cluster).with_task("worker", rank).expect("one of five");
+            let communicator = Communicator::from_engine(engine);
+            let builder = MultiWorkerMirroredStrategy::builder(resolver);
+            let strategy = builder.build_on(vec![communicator]).expect("all are here");
+            if ready.wait().is_leader() {
+                late.held.lock().expect("nobody panics holding it").is_armed = true;
+            }
+            ready.wait();
+            if rank == 1 || rank == 4 {
+                drop(strategy);
+                ready.wait();
+                return;
+            }
+            ready.wait();
+            strategy.reform(Duration::ZERO).expect("three are left");
+            let sums = strategy.run(|replica| replica.all_reduce("sum", 1f32)).expect("three are left");
+            assert_eq!(sums.values(), [3.0]);
+        };
+        thread::scope(|scope| {
+            for (rank, inbox) in inboxes.iter().enumerate() {
+                let (work, inbox, post): (_, _, Arc<dyn Post>) = (&work, inbox.clone(), late.clone());
+                scope.spawn(move || work(rank, inbox, post));
+            }
+        });
+        assert!(inboxes.iter().all(|inbox| inbox.count() == (0, 0)));
+    }
+}
