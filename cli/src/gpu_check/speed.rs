@@ -191,7 +191,7 @@ impl Meter {
         let element = expected(row.dtype, (0..row.inputs).map(byte));
         let mut wrong = 0;
         for target in targets {
-            wrong += self.wrong(&memory, target.offset(), bytes, &element)?;
+            wrong += self.wrong(*target, bytes, &element)?;
         }
 
         let half = bytes * buffers / 2;
@@ -225,15 +225,16 @@ impl Meter {
         self.end.since(&self.begin).map(|time| time / launches).map_err(told)
     }
 
-    /// Returns how many elements of the bytes from `offset` on are not this one.
-    fn wrong(&self, memory: &DeviceMemory, offset: usize, bytes: usize, element: &[u8]) -> Result<usize, String> {
+    /// Returns how many elements of the target's bytes are not this one.
+    fn wrong(&self, target: DeviceSlice<'_>, bytes: usize, element: &[u8]) -> Result<usize, String> {
         let told = |failure: consonance_kernels::cuda::Failure| failure.to_string();
         let mut pinned = PinnedMemory::new(&self.context, CHUNK.min(bytes)).map_err(told)?;
         let expected = element.repeat(CHUNK.min(bytes) / element.len());
         let mut wrong = 0;
         for start in (0..bytes).step_by(CHUNK) {
             let count = CHUNK.min(bytes - start);
-            let copy = self.stream.read(memory.slice(offset + start), pinned, count).map_err(told)?;
+            let copy =
+                self.stream.read(self.context.slice(target.address() + start as u64), pinned, count).map_err(told)?;
             pinned = copy.wait(Instant::now() + PATIENCE).map_err(told)?;
             let found = &pinned.as_slice()[..count];
             // Almost always all bytes are equal, which is found faster.

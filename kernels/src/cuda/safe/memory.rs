@@ -20,11 +20,11 @@ pub struct DeviceMemory {
     bytes: usize,
 }
 
-/// A part of memory on a device.
+/// A place in memory on a device: the bytes from an address on.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'m> {
-    memory: &'m DeviceMemory,
-    offset: usize,
+    context: &'m Context,
+    address: u64,
 }
 
 /// Memory of the host that is never paged out, so that the device copies to and from it while the
@@ -81,27 +81,30 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Returns the part of the memory from byte `offset` on. What uses the part checks that it has
-    /// enough bytes.
+    /// Returns the part of the memory from byte `offset` on. Work on it checks that it has enough
+    /// bytes.
     pub fn slice(&self, offset: usize) -> DeviceSlice<'_> {
-        DeviceSlice { memory: self, offset }
+        self.context.slice(self.address.wrapping_add(offset as u64))
+    }
+}
+
+impl Context {
+    /// Returns the place at an address on the device. Work on it checks that the context has memory
+    /// there.
+    pub fn slice(&self, address: u64) -> DeviceSlice<'_> {
+        DeviceSlice { context: self, address }
     }
 }
 
 impl<'m> DeviceSlice<'m> {
-    /// Returns the memory of which this is a part.
-    pub fn memory(&self) -> &'m DeviceMemory {
-        self.memory
-    }
-
-    /// Returns the number of bytes of the memory before this part.
-    pub fn offset(&self) -> usize {
-        self.offset
+    /// Returns the context that the memory belongs to.
+    pub fn context(&self) -> &'m Context {
+        self.context
     }
 
     /// Returns the address of the first byte, on the device.
     pub fn address(&self) -> u64 {
-        self.memory.address.wrapping_add(self.offset as u64)
+        self.address
     }
 }
 

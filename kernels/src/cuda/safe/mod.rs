@@ -17,6 +17,7 @@ mod stream;
 mod kernels;
 mod operands;
 mod fold;
+mod gpu;
 mod along;
 mod elements;
 
@@ -25,6 +26,7 @@ pub use context::Context;
 pub use driver::{Device, Driver, INTERPRETER};
 pub use failure::{Failure, LoadError};
 pub use fold::Fold;
+pub use gpu::Gpu;
 pub use kernels::{Compiled, Kernels};
 pub use launch::Access;
 pub use memory::{DeviceMemory, DeviceSlice, PinnedMemory};

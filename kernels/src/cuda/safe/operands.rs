@@ -78,7 +78,7 @@ impl<'m> Operands<'m> {
         let plain = |failure| LoadError { failure, log: String::new() };
         self.check().map_err(|why| plain(stream.context().refuse(format!("kernel {}: {why}", launch.kernel.name))))?;
         let parts = || self.reads.iter().chain(&self.writes);
-        let own = |operand: &Operand<'_>| stream.expect_own("memory", operand.slice.memory().context());
+        let own = |operand: &Operand<'_>| stream.expect_own("memory", operand.slice.context());
         parts().try_for_each(own).map_err(plain)?;
         let accesses: Vec<Access> = parts().map(|operand| operand.access).collect();
         let function = kernels.function(launch.kernel)?;

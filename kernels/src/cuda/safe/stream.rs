@@ -65,13 +65,13 @@ impl Stream {
     /// If a memory has not that many bytes or is of another context; the driver's. The pinned
     /// memory is freed.
     pub fn write(&self, from: PinnedMemory, to: DeviceSlice<'_>, bytes: usize) -> Result<InFlight<'_>, Failure> {
-        let address = self.place("the target of a copy", to, bytes)?;
         self.expect_pinned(&from, bytes)?;
-        self.enqueue(format!("a copy of {bytes} bytes to the device"), |functions, stream| {
+        let check = |shared: &Shared| self.place("the target of a copy", to, bytes, shared);
+        self.enqueue_checked(format!("a copy of {bytes} bytes to the device"), check, |functions, stream| {
             // SAFETY: the pinned memory has these bytes, and stays until the copy has ended,
             // because `InFlight` owns it and a context frees nothing before. `place` checked the
             // target.
-            unsafe { functions.copy_to_device(address, from.start().0, bytes, stream) }
+            unsafe { functions.copy_to_device(to.address(), from.start().0, bytes, stream) }
         })?;
         Ok(InFlight { stream: self, memory: from })
     }
@@ -82,12 +82,12 @@ impl Stream {
     /// If a memory has not that many bytes or is of another context; the driver's. The pinned
     /// memory is freed.
     pub fn read(&self, from: DeviceSlice<'_>, to: PinnedMemory, bytes: usize) -> Result<InFlight<'_>, Failure> {
-        let address = self.place("the source of a copy", from, bytes)?;
         self.expect_pinned(&to, bytes)?;
-        self.enqueue(format!("a copy of {bytes} bytes to the host"), |functions, stream| {
+        let check = |shared: &Shared| self.place("the source of a copy", from, bytes, shared);
+        self.enqueue_checked(format!("a copy of {bytes} bytes to the host"), check, |functions, stream| {
             // SAFETY: as in `write`. Nobody else reads or writes the pinned memory until the copy
             // has ended, because `InFlight` owns it.
-            unsafe { functions.copy_to_host(to.start().0, address, bytes, stream) }
+            unsafe { functions.copy_to_host(to.start().0, from.address(), bytes, stream) }
         })?;
         Ok(InFlight { stream: self, memory: to })
     }
@@ -98,14 +98,16 @@ impl Stream {
     /// If a memory has not that many bytes or is of another context, or if they overlap; the
     /// driver's.
     pub fn copy(&self, from: DeviceSlice<'_>, to: DeviceSlice<'_>, bytes: usize) -> Result<(), Failure> {
-        let source = self.place("the source of a copy", from, bytes)?;
-        let target = self.place("the target of a copy", to, bytes)?;
-        if source.abs_diff(target) < bytes as u64 {
+        if from.address().abs_diff(to.address()) < bytes as u64 {
             return Err(self.context.refuse("the source and the target of a copy overlap".to_owned()));
         }
-        self.enqueue(format!("a copy of {bytes} bytes on the device"), |functions, stream| {
+        let check = |shared: &Shared| {
+            self.place("the source of a copy", from, bytes, shared)?;
+            self.place("the target of a copy", to, bytes, shared)
+        };
+        self.enqueue_checked(format!("a copy of {bytes} bytes on the device"), check, |functions, stream| {
             // SAFETY: `place` checked both.
-            unsafe { functions.copy(target, source, bytes, stream) }
+            unsafe { functions.copy(to.address(), from.address(), bytes, stream) }
         })
     }
 
@@ -114,10 +116,10 @@ impl Stream {
     /// # Errors
     /// If the memory has not that many bytes or is of another context; the driver's.
     pub fn fill(&self, to: DeviceSlice<'_>, bytes: usize, byte: u8) -> Result<(), Failure> {
-        let target = self.place("the target of a fill", to, bytes)?;
-        self.enqueue(format!("a fill of {bytes} bytes"), |functions, stream| {
+        let check = |shared: &Shared| self.place("the target of a fill", to, bytes, shared);
+        self.enqueue_checked(format!("a fill of {bytes} bytes"), check, |functions, stream| {
             // SAFETY: `place` checked the target.
-            unsafe { functions.fill(target, byte, bytes, stream) }
+            unsafe { functions.fill(to.address(), byte, bytes, stream) }
         })
     }
 
@@ -191,13 +193,23 @@ impl Stream {
         self.context.done(has_ended(unsafe { self.context.functions().query_stream(self.handle) }))
     }
 
-    /// Waits until all work has ended, at most until `deadline`.
+    /// Waits until all work that was enqueued before has ended, at most until `deadline`.
     ///
     /// # Errors
     /// Those of the work. A timeout names the last work on the stream.
     pub fn wait(&self, deadline: Instant) -> Result<(), Failure> {
         let begin = Instant::now();
-        match poll(deadline, || self.is_done())? {
+        if self.is_done()? {
+            return Ok(());
+        }
+        // Others may enqueue more work meanwhile.
+        let end = Event::new(&self.context)?;
+        {
+            let _entered = self.context.done(self.context.enter())?;
+            // SAFETY: both handles are alive.
+            self.context.done(unsafe { self.context.functions().record_event(end.handle, self.handle) })?;
+        }
+        match poll(deadline, || end.is_done())? {
             true => Ok(()),
             false => Err(Failure::Timeout {
                 device: self.context.device().ordinal(),
@@ -230,17 +242,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the address of the slice's first `bytes` bytes.
-    fn place(&self, name: &str, slice: DeviceSlice<'_>, bytes: usize) -> Result<u64, Failure> {
-        let (memory, offset) = (slice.memory(), slice.offset());
-        self.expect_own(name, memory.context())?;
-        if memory.bytes().checked_sub(offset).is_none_or(|left| left < bytes) {
-            let size = memory.bytes();
-            return Err(self
-                .context
-                .refuse(format!("{name}: expected {bytes} bytes from byte {offset} on, of {size}")));
+    /// Checks that the slice has `bytes` bytes of memory that is alive.
+    fn place(&self, name: &str, slice: DeviceSlice<'_>, bytes: usize, shared: &Shared) -> Result<(), Failure> {
+        self.expect_own(name, slice.context())?;
+        let address = slice.address();
+        let left = shared.memory_before(address).and_then(|(start, size)| (size as u64).checked_sub(address - start));
+        match left {
+            Some(left) if left >= bytes as u64 => Ok(()),
+            _ => Err(self.context.refuse(format!("{name}: the context has no {bytes} bytes at {address:#x}"))),
         }
-        Ok(slice.address())
     }
 
     fn expect_pinned(&self, memory: &PinnedMemory, bytes: usize) -> Result<(), Failure> {
