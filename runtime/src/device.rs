@@ -1,7 +1,13 @@
 //! Devices by name.
 
 use crate::{Error, Result};
-use std::{fmt, str::FromStr, sync::OnceLock, thread};
+use consonance_kernels::cuda::Gpu;
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+    thread,
+};
 
 /// A device on which a replica computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +15,15 @@ use std::{fmt, str::FromStr, sync::OnceLock, thread};
 pub enum Device {
     /// A logical CPU device: a thread. There may be more CPU devices than cores.
     Cpu(usize),
+    /// A logical device of a GPU: NVIDIA's driver gives the GPU its number. Several replicas share
+    /// a GPU, each as a logical device of its own: `cuda:0.0`, `cuda:0.1`. There may be more
+    /// logical devices than replicas.
+    Cuda {
+        /// The number of the GPU.
+        gpu: usize,
+        /// The number of the logical device on it.
+        logical: usize,
+    },
 }
 
 /// The limit on CPU devices. A larger index is taken for a mistake.
@@ -19,6 +34,15 @@ impl Device {
     pub(crate) fn exists(self) -> bool {
         match self {
             Device::Cpu(index) => index < MAX_CPUS,
+            Device::Cuda { gpu, logical } => logical < MAX_CPUS && Gpu::count().is_ok_and(|count| gpu < count),
+        }
+    }
+
+    /// Returns the number of the GPU that the device is of; `None` for a processor's.
+    pub(crate) fn gpu(self) -> Option<usize> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Cuda { gpu, .. } => Some(gpu),
         }
     }
 
@@ -47,8 +71,37 @@ where
 }
 
 fn unknown(call: &'static str, found: &str) -> Error {
-    let hint = if found.to_lowercase().contains("cpu") { "" } else { " (this version has no GPUs)" };
-    Error::invalid(call, "device", format!("cpu:0 to cpu:{}{hint}", MAX_CPUS - 1), found)
+    // A processor that does not exist is not about GPUs.
+    if found.to_lowercase().contains("cpu") {
+        return Error::invalid(call, "device", format!("cpu:0 to cpu:{}", MAX_CPUS - 1), found);
+    }
+    let gpus = match Gpu::count() {
+        Ok(0) => " (the CUDA driver sees no GPU)".to_owned(),
+        Ok(1) => " or cuda:0".to_owned(),
+        Ok(count) => format!(" or cuda:0 to cuda:{}", count - 1),
+        Err(absent) => format!(" ({absent})"),
+    };
+    Error::invalid(call, "device", format!("cpu:0 to cpu:{}{gpus}", MAX_CPUS - 1), found)
+}
+
+/// Checks that the devices are all processors or all GPUs, as the engines of this library take
+/// them.
+///
+/// # Errors
+/// [`Error::InvalidCall`] with the devices.
+pub(crate) fn check_kinds(call: &'static str, devices: &[Device]) -> Result<()> {
+    let gpus = devices.iter().filter(|device| device.gpu().is_some()).count();
+    if gpus == 0 || gpus == devices.len() {
+        return Ok(());
+    }
+    let found: Vec<String> = devices.iter().map(Device::to_string).collect();
+    let expected = "processors alone or GPUs alone (this version does not mix them)";
+    Err(Error::invalid(call, "devices", expected, found.join(", ")))
+}
+
+/// Opens a GPU, once a process.
+pub(crate) fn open(gpu: usize) -> Result<Arc<Gpu>> {
+    Gpu::get(gpu).map_err(|source| Error::system(format!("open cuda:{gpu}"), source))
 }
 
 /// Returns the number of cores that this process may use. The number of the first call is kept,
@@ -63,14 +116,18 @@ pub(crate) fn index_of(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
 }
 
-/// Parses `cpu:1`, in any letter case, with or without a leading slash, or TensorFlow's full name
-/// (`/job:localhost/replica:0/task:0/device:CPU:1`).
+/// Parses `cpu:1`, `cuda:0`, `gpu:0` or `cuda:0.1`, in any letter case, with or without a leading
+/// slash, or TensorFlow's full name (`/job:localhost/replica:0/task:0/device:CPU:1`). `cuda:0` is
+/// `cuda:0.0`. A GPU must exist.
 ///
 /// ```
 /// use consonance::Device;
 /// assert_eq!("CPU:1".parse::<Device>()?, Device::Cpu(1));
 /// assert_eq!("/job:localhost/replica:0/task:0/device:CPU:1".parse::<Device>()?, Device::Cpu(1));
-/// assert!("gpu:0".parse::<Device>().unwrap_err().to_string().contains("cpu:0"));
+/// // Without a driver or a GPU the error says what is missing.
+/// if let Ok(device) = "gpu:0".parse::<Device>() {
+///     assert_eq!(device, Device::Cuda { gpu: 0, logical: 0 });
+/// }
 /// # Ok::<(), consonance::Error>(())
 /// ```
 impl FromStr for Device {
@@ -80,8 +137,13 @@ impl FromStr for Device {
         let lower = text.to_ascii_lowercase();
         let name = lower.rsplit('/').next().unwrap_or(&lower);
         let name = name.strip_prefix("device:").unwrap_or(name);
-        let index = name.strip_prefix("cpu:").and_then(index_of);
-        let device = index.map(Device::Cpu).filter(|device| device.exists());
+        let cpu = || Some(Device::Cpu(name.strip_prefix("cpu:").and_then(index_of)?));
+        let cuda = || {
+            let index = name.strip_prefix("cuda:").or_else(|| name.strip_prefix("gpu:"))?;
+            let (gpu, logical) = index.split_once('.').unwrap_or((index, "0"));
+            Some(Device::Cuda { gpu: index_of(gpu)?, logical: index_of(logical)? })
+        };
+        let device = cpu().or_else(cuda).filter(|device| device.exists());
         device.ok_or_else(|| unknown("Device::from_str", &format!("{text:?}")))
     }
 }
@@ -106,6 +168,7 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Device::Cpu(index) => write!(f, "cpu:{index}"),
+            Device::Cuda { gpu, logical } => write!(f, "cuda:{gpu}.{logical}"),
         }
     }
 }

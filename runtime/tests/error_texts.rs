@@ -86,7 +86,7 @@ fn refusals() -> Vec<Error> {
     vec![
         of(MirroredStrategy::new(Vec::<Device>::new())),
         of(MirroredStrategy::new(["cpu:0", "cpu:1", "CPU:0"])),
-        of(MirroredStrategy::new(["gpu:0"])),
+        of(MirroredStrategy::new(["cpu:01"])),
         of(strategy.reduce_to("sum", &value, unknown)),
         of(strategy.reduce("sum", &PerReplica::new(vec![1.0f32; 3]), None)),
         of(strategy.run_with(PerReplica::new(vec![0]), |_, _| Ok(()))),

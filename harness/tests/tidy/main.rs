@@ -31,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
         "harness",
         &[
             "consonance",
+            "consonance-fake-driver",
             "consonance-kernels",
             "consonance-memcpy",
             "consonance-messages",

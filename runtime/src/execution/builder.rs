@@ -106,10 +106,13 @@ impl<S> Builder<S> {
     /// Makes the strategy.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, or one
-    /// that is listed twice.
+    /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, one that
+    /// is listed twice, or processors beside GPUs.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
+        if self.engines.make.is_none() {
+            device::check_kinds(self.name, &devices)?;
+        }
         Ok((self.wrap)(Strategy(Arc::new(Inner {
             name: self.name,
             devices,

@@ -195,7 +195,9 @@ impl Strategy {
 
     /// Returns whether the replicas are threads of this process that share the host's memory.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.workers().is_none() && self.0.engines.share_memory()
+        self.workers().is_none()
+            && self.0.engines.share_memory()
+            && self.0.devices.iter().all(|device| device.gpu().is_none())
     }
 
     /// Runs `work(i)` for each `i` below `threads`, each on its own thread. A single one runs on

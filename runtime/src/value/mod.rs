@@ -12,3 +12,4 @@ pub(crate) mod indexed_slices;
 pub(crate) mod axis;
 pub mod nest;
 pub(crate) mod per_replica;
+mod to_device;

@@ -14,7 +14,8 @@ use std::{
 /// A dense row-major array of any rank, with its element type as a value.
 ///
 /// A clone shares the elements. A write copies them first if they are shared. The elements lie in
-/// host memory, unless an engine of a device has made them: see [`space`](Tensor::space).
+/// host memory, unless [`to`](Tensor::to) or an engine has put them into that of a device: see
+/// [`space`](Tensor::space).
 ///
 /// It has no arithmetic, on purpose: a program computes with a library of its own, and gives values
 /// to the replicas as tensors. [`as_slice`](Tensor::as_slice) and

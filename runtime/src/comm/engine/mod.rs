@@ -1,16 +1,19 @@
 //! The seam between the calls of users and the engines that execute them.
 
 mod abort;
+mod gpu;
 pub(crate) mod host;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
+use gpu::OnGpu;
 pub(crate) use host::{AllRanks, Host};
 pub(crate) use lowered::Lowered;
 
 use crate::{
     Device, Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
+    device,
     profile::{Path, Transport},
 };
 use consonance_kernels::{
@@ -250,15 +253,19 @@ pub trait Engine: Send {
 }
 
 /// Makes the engines of replicas that are all in this process, one for each of these devices, in
-/// rank order.
+/// rank order. The devices are [of one kind](device::check_kinds).
+///
+/// # Errors
+/// [`Error::System`] if a GPU cannot be opened.
 pub(crate) fn local(
     call: &'static str,
     devices: &[Device],
     configuration: Configuration,
 ) -> Result<Vec<Box<dyn Engine>>> {
-    // Another kind of device makes this pattern refutable, and the compiler asks for its engine.
-    let cpus = devices.iter().map(|Device::Cpu(_)| ()).count();
-    Host::group(call, cpus, configuration)
+    let ranks = Host::group(call, devices.len(), configuration)?;
+    let Some(gpus) = devices.iter().map(|device| device.gpu()).collect::<Option<Vec<_>>>() else { return Ok(ranks) };
+    let gpus = gpus.into_iter().map(device::open).collect::<Result<_>>()?;
+    Ok(OnGpu::group(ranks, gpus))
 }
 
 /// The report of an engine about itself and its last call.

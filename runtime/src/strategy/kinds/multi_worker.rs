@@ -301,6 +301,10 @@ impl MultiWorkerBuilder {
         if !engines.role.is_shared() {
             return self.build_with(devices.len(), None, engines);
         }
+        if let Some(device) = devices.iter().find(|device| device.gpu().is_some() && engines.make.is_none()) {
+            let expected = "processors (GPUs of several workers are not in this version)";
+            return Err(Error::invalid(CALL, "devices", expected, device.to_string()));
+        }
         if engines.are_of_processes(CALL)? {
             return self.meet(devices.len(), engines);
         }

@@ -1,0 +1,245 @@
+//! Strategies on GPUs. Each test runs in a process of its own on the driver for tests, whose device
+//! is an interpreter of the kernels. On a GPU:
+//! `CONSONANCE_CUDA_DRIVER=libcuda.so.1 cargo test -p consonance-harness --test on_device gpu::`.
+
+use super::calls::{here, of, results};
+use consonance::{
+    DType, Device, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, Result, Strategy, Tensor,
+    raw::{HostMemory, Space},
+};
+use consonance_spec::for_each_dtype;
+use std::{env, io::ErrorKind, process::Command};
+
+const DRIVER: &str = "CONSONANCE_CUDA_DRIVER";
+const PLAN: &str = "CONSONANCE_FAKE_DRIVER";
+
+/// The plan of a test without a driver.
+const ABSENT: &str = "absent";
+
+/// Runs `work`: in a process of the test of this name, on the driver for tests with this plan. On
+/// another driver a test with a plan does nothing.
+fn on_a_driver(test: &str, plan: &str, work: fn()) {
+    if env::var_os(DRIVER).is_some() {
+        let is_planned = env::var(PLAN).unwrap_or_default() == plan;
+        return if is_planned { work() } else { println!("{test} needs the driver for tests") };
+    }
+    let this = env::current_exe().expect("the path of this test");
+    let folder = this.parent().expect("a folder");
+    let driver = folder.join(if plan == ABSENT { ABSENT } else { "libconsonance_fake_driver.so" });
+    let mut process = Command::new(&this);
+    process.args(["--exact", &format!("gpu::{test}"), "--nocapture"]).env(DRIVER, driver).env(PLAN, plan);
+    let output = process.output().expect("the process of a test");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
+}
+
+/// Returns the argument that is refused, what was expected, and what was found.
+fn invalid(error: &Error) -> (&str, &str, &str) {
+    let Error::InvalidCall { argument, expected, found, .. } = error else { panic!("{error}") };
+    (argument, expected, found)
+}
+
+fn on_gpu(tensor: &Tensor) -> Tensor {
+    tensor.to("cuda:0").expect("a GPU with memory")
+}
+
+/// Returns a strategy of this many replicas that share GPU 0.
+fn sharing(replicas: usize) -> Strategy {
+    let devices = (0..replicas).map(|logical| Device::Cuda { gpu: 0, logical });
+    MirroredStrategy::new(devices).expect("a GPU").into()
+}
+
+fn on_cpus(replicas: usize) -> Strategy {
+    MirroredStrategy::new((0..replicas).map(Device::Cpu)).expect("processors").into()
+}
+
+#[test]
+fn replicas_on_one_gpu_have_the_bits_of_the_host() {
+    on_a_driver("replicas_on_one_gpu_have_the_bits_of_the_host", "", || {
+        for replicas in [1, 2, 3, 17] {
+            let expected = results(&on_cpus(replicas), here).unwrap();
+            let on_device = results(&sharing(replicas), on_gpu).unwrap();
+            let spaces = on_device.iter().filter(|tensor| tensor.space() == Space::Cuda(0)).count();
+            assert_eq!(spaces, replicas * 8 + 4);
+            let copies: Vec<Tensor> = on_device.iter().map(|tensor| tensor.to_host().unwrap()).collect();
+            assert_eq!(copies, expected, "{replicas} replicas");
+            assert_eq!(results(&sharing(replicas), here).unwrap(), expected, "values in host memory");
+        }
+    });
+}
+
+#[test]
+fn sums_of_every_type_have_the_bits_of_the_host() {
+    on_a_driver("sums_of_every_type_have_the_bits_of_the_host", "", || {
+        let (host, device) = (on_cpus(3), sharing(3));
+        for &dtype in DType::ALL {
+            for op in ReduceOp::ALL {
+                let values: PerReplica<Tensor> = (0..3).map(|replica| any_elements(dtype, 37, replica)).collect();
+                let reduce = |strategy: &Strategy, place: fn(&Tensor) -> Tensor| -> Result<Vec<Tensor>> {
+                    let sums = strategy.run(|replica| {
+                        let own = place(&values[replica.replica_id_in_sync_group()]);
+                        replica.all_reduce(op, own)?.to_host()
+                    })?;
+                    Ok(sums.into_values())
+                };
+                match (reduce(&host, here), reduce(&device, on_gpu)) {
+                    (Ok(expected), Ok(found)) => assert_eq!(digits(&found), digits(&expected), "{op} of {dtype}"),
+                    (Err(expected), Err(found)) => assert_eq!(found.to_string(), expected.to_string()),
+                    (expected, found) => panic!("{op} of {dtype}: {expected:?}, on the GPU {found:?}"),
+                }
+            }
+        }
+    });
+}
+
+/// Returns elements of any bits. Those of `bool` are valid.
+fn any_elements(dtype: DType, count: usize, seed: usize) -> Tensor {
+    let mut memory = HostMemory::zeroed(dtype, count);
+    let mut state = seed as u64 + 1;
+    let bytes: Vec<u8> = (0..count * dtype.size())
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect();
+    memory.as_buf_mut().copy_from_bytes(&bytes);
+    Tensor::from_memory(vec![count], memory).expect("the shape of the elements")
+}
+
+/// Returns the elements in digits that tell all bits apart, but for those of a NaN.
+fn digits(tensors: &[Tensor]) -> Vec<String> {
+    let digits = |tensor: &Tensor| {
+        macro_rules! digits {
+            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
+                match tensor.dtype() {
+                    $(DType::$variant => format!("{} {:?}", tensor.dtype(), tensor.as_slice::<$type>()),)*
+                }
+            };
+        }
+        for_each_dtype!(digits)
+    };
+    tensors.iter().map(digits).collect()
+}
+
+#[test]
+fn replicas_on_two_gpus_have_the_bits_of_the_host() {
+    on_a_driver("replicas_on_two_gpus_have_the_bits_of_the_host", "devices=2", || {
+        let strategy: Strategy = MirroredStrategy::new(["cuda:0", "GPU:1"]).unwrap().into();
+        let expected =
+            strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, of(replica.replica_id_in_sync_group(), 3)));
+        let found = strategy.run(|replica| {
+            let [device] = replica.devices();
+            let sum = replica.all_reduce(ReduceOp::Sum, of(replica.replica_id_in_sync_group(), 3).to(device)?)?;
+            let Device::Cuda { gpu, .. } = device else { panic!("{device}") };
+            assert_eq!(sum.space(), Space::Cuda(gpu as u32));
+            sum.to("cpu:0")
+        });
+        assert_eq!(found.unwrap().into_values(), expected.unwrap().into_values());
+    });
+}
+
+#[test]
+fn a_tensor_of_one_device_moves_to_others_and_back() {
+    on_a_driver("a_tensor_of_one_device_moves_to_others_and_back", "devices=2", || {
+        let tensor = of(0, 1_100_000);
+        for device in ["cuda:0", "gpu:1.3", "/job:localhost/replica:0/task:0/device:GPU:1"] {
+            let moved = tensor.to(device).unwrap().to("cuda:0").unwrap();
+            assert_eq!((moved.space(), moved.to_host().unwrap() == tensor), (Space::Cuda(0), true));
+            let part = moved.rows(3..5).unwrap();
+            assert_eq!(part.to("cuda:1").unwrap().to("cpu:5").unwrap(), tensor.rows(3..5).unwrap());
+        }
+        let empty = Tensor::zeros(DType::F64, [0, 7]);
+        assert_eq!(empty.to("cuda:1").unwrap().to_host().unwrap(), empty);
+    });
+}
+
+#[test]
+fn unknown_devices_are_refused() {
+    on_a_driver("unknown_devices_are_refused", "devices=2", || {
+        for name in ["cuda:2", "gpu:0.1024", "cuda:01", "cuda:0.", "cuda:", "cuda:-1"] {
+            let error = MirroredStrategy::new([name]).unwrap_err();
+            assert_eq!(invalid(&error), ("device", "cpu:0 to cpu:1023 or cuda:0 to cuda:1", &*format!("{name:?}")));
+        }
+        let mixed = MirroredStrategy::new(["cpu:0", "cuda:0"]).unwrap_err();
+        let expected = "processors alone or GPUs alone (this version does not mix them)";
+        assert_eq!(invalid(&mixed), ("devices", expected, "cpu:0, cuda:0.0"));
+        let twice = MirroredStrategy::new(["cuda:0", "gpu:0.0"]).unwrap_err();
+        assert_eq!(invalid(&twice), ("devices", "each device once", "cuda:0.0 twice"));
+        let strategy = OneDeviceStrategy::new("cuda:1").unwrap();
+        let run = strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, of(0, 1).to("cuda:0")?));
+        let error = run.map(drop).unwrap_err();
+        assert!(invalid(error.root()).2.contains("memory of cuda:0"), "{error}");
+    });
+}
+
+#[test]
+fn values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch() {
+    on_a_driver("values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch", "", || {
+        let strategy = sharing(2);
+        for _ in 0..20 {
+            let error = strategy.run(|replica| {
+                let own = of(replica.replica_id_in_sync_group(), 1);
+                let own = if replica.replica_id_in_sync_group() == 1 { own.to("cuda:0")? } else { own };
+                replica.all_reduce(ReduceOp::Sum, own)
+            });
+            let error = error.map(drop).unwrap_err();
+            let Error::Mismatch { replica, expected, found, .. } = error.root() else { panic!("{error}") };
+            assert_eq!((*replica, &expected[..]), (1, "f32[1, 2]"));
+            assert!(found.starts_with("f32[1, 2] on a device"), "{found}");
+        }
+    });
+}
+
+#[test]
+fn a_gpu_without_memory_is_an_error_and_works_on() {
+    on_a_driver("a_gpu_without_memory_is_an_error_and_works_on", "memory=1000000", || {
+        let elements = |count: usize| Tensor::zeros(DType::U8, [count]).to("cuda:0");
+        for _ in 0..3 {
+            let error = elements(1_000_001).unwrap_err();
+            let Error::System { what, source } = &error else { panic!("{error}") };
+            assert_eq!((&what[..], source.kind()), ("copy u8[1000001] to cuda:0", ErrorKind::OutOfMemory));
+            let source = source.to_string();
+            assert!(source.starts_with("cuda:0 has no memory for 1000001 bytes; "), "{source}");
+            // Each needs the memory of the one before, which was dropped.
+            elements(600_000).unwrap();
+            elements(700_000).unwrap();
+        }
+        let sum = sharing(2).run(|replica| replica.all_reduce(ReduceOp::Sum, of(0, 3).to("cuda:0")?)?.to_host());
+        assert_eq!(sum.unwrap().into_values().len(), 2);
+    });
+}
+
+#[test]
+fn a_failed_kernel_ends_the_run_on_every_replica() {
+    on_a_driver("a_failed_kernel_ends_the_run_on_every_replica", "fail=cuLaunchKernel:1:719", || {
+        let strategy = sharing(3);
+        let errors = std::sync::Mutex::new(Vec::new());
+        let run = strategy.run(|replica| {
+            let own = of(replica.replica_id_in_sync_group(), 2).to("cuda:0")?;
+            let sum = replica.all_reduce(ReduceOp::Sum, own);
+            errors.lock().unwrap().extend(sum.as_ref().err().cloned());
+            sum?.to_host()
+        });
+        let error = run.map(drop).unwrap_err();
+        let Error::System { what, source } = error.root() else { panic!("{error}") };
+        let source = source.to_string();
+        assert_eq!(what, "reduce on cuda:0");
+        assert!(source.contains("cuLaunchKernel failed with code 719"), "{source}");
+        assert_eq!(errors.lock().unwrap().len(), 3, "every replica has an error");
+    });
+}
+
+#[test]
+fn a_missing_driver_is_named() {
+    on_a_driver("a_missing_driver_is_named", ABSENT, || {
+        for name in ["cuda:0", "GPU:3", "tpu:0"] {
+            let error = MirroredStrategy::new([name]).unwrap_err();
+            let (argument, expected, found) = invalid(&error);
+            assert_eq!((argument, found), ("device", &*format!("{name:?}")));
+            assert!(expected.starts_with("cpu:0 to cpu:1023 (there is no CUDA driver: "), "{expected}");
+        }
+        let error = of(0, 1).to(Device::Cuda { gpu: 0, logical: 0 }).unwrap_err();
+        assert_eq!(invalid(&error).2, "cuda:0.0");
+    });
+}

@@ -1,0 +1,5 @@
+//! Whole strategies whose values lie in the memory of a device.
+
+mod calls;
+mod gpu;
+mod pretended;

@@ -1,0 +1,310 @@
+//! The engine of a rank whose values lie in a GPU's memory.
+//!
+//! The ranks meet on an engine of host memory: it compares their calls, bounds their waits and
+//! names the culprit. An all-reduce between replicas of one GPU is a kernel that reads all their
+//! values there and writes all results. Every other call, and every call between several GPUs, is
+//! made on copies in host memory. Both have the bits of the host.
+//!
+//! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
+//! comes after all that any rank had enqueued before it.
+
+use super::{AbortHandle, Engine, Explanation, Failure, Service};
+use crate::{
+    Error, Mailbox, Result,
+    comm::{call::Call, options::Configuration},
+};
+use consonance_kernels::{
+    cuda::Gpu,
+    group::{KeepWaiting, Reason},
+    memory::{Buf, BufMut, HostMemory, Memory, Space},
+};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, World};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Added to the detail of a call that the kernels make, so that no rank makes it on host memory.
+const ON_DEVICE: u64 = 0x6370_7564_655f_6e6f;
+
+/// The engine of a rank on a GPU.
+pub(crate) struct OnGpu {
+    /// The engine on which the ranks meet, and whose calls are on host memory.
+    ranks: Box<dyn Engine>,
+    gpu: Arc<Gpu>,
+    /// If all ranks are of this process and this GPU: whether the GPU may no longer access their
+    /// buffers. A rank of a call that failed takes its buffers back.
+    closed: Option<Arc<Mutex<bool>>>,
+    timeout: Duration,
+}
+
+impl OnGpu {
+    /// Makes the engines of ranks on these GPUs, one each, which meet on `ranks`.
+    pub(super) fn group(ranks: Vec<Box<dyn Engine>>, gpus: Vec<Arc<Gpu>>) -> Vec<Box<dyn Engine>> {
+        let is_together = gpus.iter().all(|gpu| Arc::ptr_eq(gpu, &gpus[0])) && gpus.len() <= Gpu::MOST_SOURCES;
+        let timeout = crate::CommunicationOptions::new().configuration().timeout;
+        let closed = is_together.then(Arc::default);
+        let on = |(ranks, gpu)| Box::new(OnGpu { ranks, gpu, closed: closed.clone(), timeout }) as Box<dyn Engine>;
+        ranks.into_iter().zip(gpus).map(on).collect()
+    }
+
+    /// Makes the error of the device's. The other ranks wait for this one, so the group ends.
+    fn failed(&self, what: &str, source: std::io::Error) -> Error {
+        self.ranks.abort_handle().abort(Reason::Failure);
+        Error::system(format!("{what} cuda:{}", self.gpu.device().ordinal()), source)
+    }
+
+    /// Returns a copy of the elements in host memory.
+    fn copy(&self, buf: Buf<'_>) -> Result<HostMemory> {
+        if let Some(host) = buf.host() {
+            return Ok(host.into());
+        }
+        let memory = HostMemory::try_unspecified(buf.dtype(), buf.count());
+        let mut memory = memory.map_err(|source| {
+            self.ranks.abort_handle().abort(Reason::Memory);
+            Error::no_memory(buf.dtype(), buf.count())(source)
+        })?;
+        let read = self.gpu.read(address(&buf), memory.as_buf_mut());
+        read.map(|()| memory).map_err(|source| self.failed("read", source))
+    }
+
+    /// Writes a result to its place.
+    fn put(&self, recv: BufMut<'_>, result: &HostMemory) -> Result<()> {
+        let to = address(&recv.as_buf());
+        match recv.host() {
+            Some(mut host) => {
+                host.copy_from_bytes(result.as_buf().as_bytes());
+                Ok(())
+            }
+            None => self.gpu.write(result.as_buf(), to).map_err(|source| self.failed("write", source)),
+        }
+    }
+
+    /// Makes a call on copies of its buffers.
+    fn staged(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        const RESULT: &str = "the call has a result";
+        match call {
+            Call::Barrier => self.ranks.execute(Call::Barrier, signature, name),
+            Call::Broadcast { data, root } => self.on_copies(None, Some(data), |ranks, _, recv| {
+                ranks.execute(Call::Broadcast { data: recv.expect(RESULT), root }, signature, name)
+            }),
+            Call::Reduce { op, send, recv, root } => self.on_copies(send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
+            }),
+            Call::AllReduce { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
+            }),
+            Call::ReduceScatter { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
+            }),
+            Call::Gather { send, recv, counts, root } => self.on_copies(send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Gather { send, recv, counts, root }, signature, name)
+            }),
+            Call::AllGather { send, recv, counts } => self.on_copies(send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
+            }),
+            Call::Scatter { send, recv, counts, root } => self.on_copies(send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Scatter { send, recv, counts, root }, signature, name)
+            }),
+            Call::AllToAll { send, recv, counts } => self.on_copies(send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllToAll { send, recv: recv.expect(RESULT), counts }, signature, name)
+            }),
+            Call::Send { data, to } => self.on_copies(Some(data), None, |ranks, send, _| {
+                ranks.execute(Call::Send { data: send.expect("the call sends"), to }, signature, name)
+            }),
+            Call::Recv { data, from } => self.on_copies(None, Some(data), |ranks, _, recv| {
+                ranks.execute(Call::Recv { data: recv.expect(RESULT), from }, signature, name)
+            }),
+            Call::Concat { send, rows, recv, counts } => {
+                self.on_copies(Some(send), None, |ranks, own, _| {
+                    let send = own.expect("the call sends");
+                    ranks.execute(Call::Concat { send, rows, recv, counts }, signature, name)
+                })?;
+                if let Some(Memory::Host(all)) = &*recv {
+                    let device = self.alloc(send.space(), all.dtype(), all.count());
+                    let mut device = device.inspect_err(|_| self.ranks.abort_handle().abort(Reason::Memory))?;
+                    self.put(device.as_buf_mut(), all)?;
+                    *recv = Some(device);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Executes a call on copies of these buffers, and writes the result back.
+    fn on_copies(
+        &mut self,
+        send: Option<Buf<'_>>,
+        recv: Option<BufMut<'_>>,
+        execute: impl FnOnce(&mut dyn Engine, Option<Buf<'_>>, Option<BufMut<'_>>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let send = send.map(|send| self.copy(send)).transpose()?;
+        let mut result = recv.as_ref().map(|recv| self.copy(recv.as_buf())).transpose()?;
+        let sent = send.as_ref().map(|send| send.as_buf().into());
+        execute(&mut *self.ranks, sent, result.as_mut().map(|result| result.as_buf_mut().into()))?;
+        match recv.zip(result.as_ref()) {
+            Some((recv, result)) => Ok(self.put(recv, result)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Reduces the values of all ranks on the GPU.
+    fn fold(
+        &mut self,
+        op: ReduceOp,
+        (send, recv): (Option<Buf<'_>>, BufMut<'_>),
+        signature: &Signature,
+        name: Kind,
+    ) -> Result<(), Failure> {
+        let signature = Signature { detail: signature.detail ^ ON_DEVICE, ..*signature };
+        let target = recv.as_buf();
+        let source = send.unwrap_or(target);
+        // No data moves before the calls are compared.
+        self.ranks.execute(Call::Barrier, &signature, name)?;
+        let (own, mut all) = ([address(&source), address(&target)], vec![0; 2 * self.world().size()]);
+        let meet = Call::AllGather { send: Some((&own[..]).into()), recv: (&mut all[..]).into(), counts: None };
+        let exchange = Signature { dtype: Some(DType::U64), count: Some(2), ..Signature::new(Kind::AllGather) };
+        self.ranks.execute(meet, &exchange, name).inspect_err(|_| self.close())?;
+        if self.world().rank() == 0 {
+            let (sources, targets): (Vec<u64>, Vec<u64>) = all.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
+            let is_closed = self.lock_closed();
+            if is_closed.as_deref().is_some_and(|closed| *closed) {
+                // The failed rank has ended the group, or is about to.
+                self.ranks.abort_handle().abort(Reason::Failure);
+            } else {
+                let folded = self.gpu.fold(op, source.dtype(), (&sources, &targets), source.count());
+                folded.map_err(|error| self.failed("reduce on", error))?;
+            }
+        }
+        // The results are enqueued before any rank goes on.
+        let end = self.ranks.execute(Call::Barrier, &Signature::new(Kind::Barrier), name);
+        end.inspect_err(|_| self.close())
+    }
+
+    fn lock_closed(&self) -> Option<MutexGuard<'_, bool>> {
+        self.closed.as_ref().map(|closed| closed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the buffers of this rank back: what rank 0 has not enqueued yet, it never will.
+    fn close(&self) {
+        self.set_closed(true);
+    }
+
+    fn set_closed(&self, is_closed: bool) {
+        if let Some(mut closed) = self.lock_closed() {
+            *closed = is_closed;
+        }
+    }
+}
+
+fn address(buf: &Buf<'_>) -> u64 {
+    buf.start().addr().get() as u64
+}
+
+impl Engine for OnGpu {
+    fn world(&self) -> World {
+        self.ranks.world()
+    }
+
+    fn service(&self) -> Service {
+        self.ranks.service()
+    }
+
+    fn reaches(&self, space: Space) -> bool {
+        space == Space::Host || space == self.gpu.space()
+    }
+
+    fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+        if call.outside(|space| space == Space::Host).is_none() {
+            return self.ranks.execute(call, signature, name);
+        }
+        match call {
+            Call::AllReduce { op, send, recv }
+                if self.closed.is_some()
+                    && recv.space() != Space::Host
+                    && send.is_none_or(|send| send.space() != Space::Host) =>
+            {
+                self.fold(op, (send, recv), signature, name)
+            }
+            call => self.staged(call, signature, name),
+        }
+    }
+
+    fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Failure> {
+        self.ranks.refuse(signature, why)
+    }
+
+    fn late_error(&mut self) -> Option<Error> {
+        self.ranks.late_error()
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.ranks.synchronize()?;
+        self.gpu.wait(Instant::now() + self.timeout).map_err(|source| self.failed("wait for", source))
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.timeout = configuration.timeout;
+        self.ranks.configure(configuration);
+    }
+
+    fn keep_waiting(&mut self, ask: KeepWaiting) {
+        self.ranks.keep_waiting(ask);
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        self.ranks.abort_handle()
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        let part = self.ranks.subgroup(members)?;
+        let OnGpu { gpu, timeout, .. } = &*self;
+        let on = |ranks| OnGpu { ranks, gpu: gpu.clone(), closed: None, timeout: *timeout };
+        Ok(part.map(|ranks| Box::new(on(ranks)) as Box<dyn Engine>))
+    }
+
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        self.ranks.mailbox()
+    }
+
+    fn alloc(&self, space: Space, dtype: DType, count: usize) -> Result<Memory> {
+        if space != self.gpu.space() {
+            return self.ranks.alloc(space, dtype, count);
+        }
+        let what = || format!("allocate {count} elements of {dtype} on {space}");
+        let memory = self.gpu.alloc(dtype, count).map_err(|source| Error::system(what(), source))?;
+        Ok(memory.into())
+    }
+
+    fn next_generation(&mut self) -> Result<()> {
+        self.ranks.next_generation()
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        // All ranks are here, and no call is under way.
+        self.ranks.renew().inspect(|()| self.set_closed(false))
+    }
+
+    fn end_run(&mut self) -> bool {
+        self.ranks.end_run()
+    }
+
+    fn begin_run(&mut self) -> bool {
+        let goes_on = self.ranks.begin_run();
+        self.set_closed(false);
+        goes_on
+    }
+
+    fn explain(&self, peer: Option<usize>) -> Explanation {
+        self.ranks.explain(peer)
+    }
+
+    fn blame(&self, rank: usize) {
+        self.ranks.blame(rank);
+    }
+
+    fn set_idle(&mut self, company: Range<usize>, idle: bool) {
+        self.ranks.set_idle(company, idle);
+    }
+}

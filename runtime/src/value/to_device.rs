@@ -1,0 +1,42 @@
+//! Copies of tensors in the memory of other devices.
+
+use crate::{Device, Error, Result, Tensor, device};
+use std::io;
+
+impl Tensor {
+    /// Returns a tensor of the same elements in the memory of this device: this one if they lie
+    /// there, else a copy, which is made after the calls that are enqueued on them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a device that does not exist; [`Error::System`] if a device has
+    /// no memory, or cannot be read or written.
+    ///
+    /// ```
+    /// use consonance::Tensor;
+    /// let x = Tensor::from([1.5f32, 2.5]);
+    /// assert_eq!(x.to("cpu:0")?, x);
+    /// // Without a GPU the error says what is missing.
+    /// if let Ok(on_gpu) = x.to("cuda:0") {
+    ///     assert_eq!(on_gpu.to_host()?, x);
+    /// }
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn to<D>(&self, device: D) -> Result<Tensor>
+    where
+        D: TryInto<Device>,
+        Error: From<D::Error>,
+    {
+        let Some(gpu) = device::resolve("Tensor::to", device)?.gpu() else { return self.to_host() };
+        let gpu = device::open(gpu)?;
+        if self.space() == gpu.space() {
+            return Ok(self.clone());
+        }
+        let on_host = self.to_host()?;
+        let what = || format!("copy {} to {}", self.spec(), gpu.space());
+        let copied = gpu.alloc(self.dtype(), self.count()).and_then(|mut memory| {
+            memory.write(0, on_host.host().map_err(io::Error::other)?)?;
+            Ok(memory)
+        });
+        Tensor::from_memory(self.shape().to_vec(), copied.map_err(|source| Error::system(what(), source))?)
+    }
+}
