@@ -133,7 +133,7 @@ fn train(
                 Ok(())
             })?;
             before(state.step);
-            replica.all_reduce(ReduceOp::Sum, Network::from_last(layers))
+            replica.all_reduce(ReduceOp::Sum, Network::from_last(layers)?)
         })?;
         state.network.descend(&mut state.velocity, &gradients[0], BATCH, LEARNING_RATE)?;
         state.step += 1;

@@ -21,7 +21,7 @@ mod worker;
 
 use clap::{Parser, ValueEnum};
 use consonance::{
-    ClusterResolver, Error, Implementation, Result, Strategy, TfConfigClusterResolver, training::Communication,
+    ClusterResolver, Device, Error, Implementation, Result, Strategy, TfConfigClusterResolver, training::Communication,
 };
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -56,6 +56,10 @@ struct Options {
     /// workers as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
     replicas: Option<NonZeroUsize>,
+    /// Devices of the replicas, such as cuda:0.0,cuda:0.1 for two that share a GPU. The gradients
+    /// are reduced in the devices' memory; the network's own arithmetic is the host's
+    #[arg(short, long, value_name = "DEVICES", value_delimiter = ',', conflicts_with_all = ["workers", "replicas"])]
+    device: Vec<Device>,
     /// Number of passes over all training digits
     #[arg(short, long, value_name = "COUNT", default_value_t = 30, value_parser = positive)]
     epochs: usize,
@@ -191,7 +195,10 @@ fn run(options: &Options) -> Result<bool> {
 }
 
 /// Returns the replicas between which gradients travel.
-fn between(options: &Options) -> Result<Between> {
+fn between(options: &Options) -> Result<Between<'_>> {
+    if !options.device.is_empty() {
+        return Ok(Between::Devices(&options.device));
+    }
     Ok(match TfConfigClusterResolver::new()?.cluster_spec().is_empty() {
         true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
         false => Between::Workers { replicas: options.replicas, staging_bytes: options.staging_bytes },

@@ -3,7 +3,7 @@
 
 use crate::data::{Random, Samples};
 use consonance::{
-    Error, Nest, Result, Tensor,
+    Device, Error, Nest, Result, Tensor,
     training::{Accuracy, Mean},
 };
 use ndarray::{Array, Array2, ArrayView1, ArrayView2, Axis, Dimension};
@@ -106,10 +106,10 @@ impl Network {
         Ok(tally)
     }
 
-    /// Makes the network of these layers, the last layer first.
-    pub(crate) fn from_last(mut layers: Vec<Layer>) -> Network {
-        layers.reverse();
-        Network { layers }
+    /// Makes the network of these layers of any device, the last layer first.
+    pub(crate) fn from_last(layers: Vec<Layer>) -> Result<Network> {
+        let on_host = layers.into_iter().rev().map(|layer| layer.to(Device::Cpu(0)));
+        Ok(Network { layers: on_host.collect::<Result<_>>()? })
     }
 
     /// Makes a step of gradient descent with momentum, along the mean of the gradients of `samples`
@@ -153,6 +153,13 @@ impl Network {
 
     pub(crate) fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.layers.iter_mut().flat_map(|layer| [&mut layer.weights, &mut layer.bias])
+    }
+}
+
+impl Layer {
+    /// Moves the layer to the memory of a device.
+    pub(crate) fn to(self, device: Device) -> Result<Layer> {
+        Ok(Layer { weights: self.weights.to(device)?, bias: self.bias.to(device)? })
     }
 }
 

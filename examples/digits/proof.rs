@@ -2,15 +2,15 @@
 
 use crate::{data::Digits, plan::Plan, progress, train::train};
 use consonance::{
-    CommunicationOptions, Implementation, MirroredStrategy, MultiWorkerMirroredStrategy, Result, Strategy,
+    CommunicationOptions, Device, Implementation, MirroredStrategy, MultiWorkerMirroredStrategy, Result, Strategy,
 };
 use indicatif::HumanBytes;
 use std::num::NonZeroUsize;
 
 /// The path of gradients. Nothing here may change a bit of the result.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Travel {
-    pub(crate) between: Between,
+pub(crate) struct Travel<'a> {
+    pub(crate) between: Between<'a>,
     pub(crate) bytes_per_pack: usize,
     pub(crate) implementation: Implementation,
     pub(crate) pin: bool,
@@ -21,9 +21,11 @@ pub(crate) struct Travel {
 
 /// The replicas between which gradients travel.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Between {
+pub(crate) enum Between<'a> {
     /// This many threads of this process, which share memory.
     Threads(usize),
+    /// A thread of this process for each of these devices.
+    Devices(&'a [Device]),
     /// This many threads of this process, which send each other messages.
     Messages(usize),
     /// The replicas of all workers, through shared memory. `replicas` is their number in this
@@ -31,7 +33,7 @@ pub(crate) enum Between {
     Workers { replicas: Option<NonZeroUsize>, staging_bytes: usize },
 }
 
-impl Travel {
+impl Travel<'_> {
     /// Makes a strategy whose gradients travel in this way.
     pub(crate) fn strategy(&self) -> Result<Strategy> {
         let options = CommunicationOptions::new();
@@ -44,6 +46,10 @@ impl Travel {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
                 let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
                 Ok(builder.build()?.into())
+            }
+            Between::Devices(devices) => {
+                let builder = MirroredStrategy::builder(devices.iter().copied()).options(options);
+                Ok(builder.pin_threads(self.pin).build()?.into())
             }
             Between::Messages(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
@@ -62,7 +68,7 @@ impl Travel {
     }
 
     /// Returns other ways for the same number of replicas.
-    fn variations(self) -> Vec<Travel> {
+    fn variations(self) -> Vec<Self> {
         let (one_shot, two_shot) = (Implementation::OneShot, Implementation::TwoShot);
         let mut variations = vec![
             Travel { bytes_per_pack: 1, ..self },
@@ -85,6 +91,14 @@ impl Travel {
     }
 }
 
+/// Returns the names of the first device and of the last.
+fn names(devices: &[Device]) -> String {
+    match devices {
+        [first, .., last] => format!("{first} to {last}"),
+        _ => devices.iter().map(Device::to_string).collect(),
+    }
+}
+
 fn overlap_in_words(overlap: Option<bool>) -> &'static str {
     match overlap {
         None => "auto",
@@ -96,13 +110,13 @@ fn overlap_in_words(overlap: Option<bool>) -> &'static str {
 /// Trains again with gradients that travel in other ways, and compares the bits of the weights with
 /// `digest`, the digest of the weights that `strategy` trained in the way `first`. The chief prints
 /// the results. It also trains alone, with threads of its own.
-pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
+pub(crate) fn prove(first: Travel<'_>, strategy: Strategy, digest: u64, digits: &Digits, plan: &Plan) -> Result<bool> {
     let (replicas, is_chief) = (strategy.num_replicas_in_sync(), strategy.is_chief());
     let local = strategy.local_replicas().len();
     // The next strategy takes its place among the workers.
     drop(strategy);
     let mut variations = first.variations();
-    if matches!(first.between, Between::Workers { .. }) && is_chief {
+    if matches!(first.between, Between::Workers { .. } | Between::Devices(_)) && is_chief {
         variations.push(Travel { between: Between::Threads(replicas), ..first });
     }
     if is_chief {
@@ -116,9 +130,10 @@ pub(crate) fn prove(first: Travel, strategy: Strategy, digest: u64, digits: &Dig
     };
     say("\nThe same training again, with gradients that travel otherwise:\n");
     say("replicas                     buckets         algorithm   threads   overlap   digest of the weights");
-    let row = |travel: &Travel, digest: u64, verdict: &str| {
+    let row = |travel: &Travel<'_>, digest: u64, verdict: &str| {
         let between = match travel.between {
             Between::Threads(replicas) => format!("{replicas} in one process"),
+            Between::Devices(devices) => format!("{} on {}", devices.len(), names(devices)),
             Between::Messages(replicas) => format!("{replicas} that send messages"),
             Between::Workers { staging_bytes, .. } => {
                 format!("{} × {local}, staged by {}", replicas / local, HumanBytes(staging_bytes as u64))

@@ -102,12 +102,14 @@ impl Model {
             (Tally::default(), Gradients::sum(), Communication::default());
         for batch in order.chunks(plan.batch) {
             // The gradients of a layer are reduced while those of the layer before it are computed.
+            let [device] = replica.devices();
             let reduced = gradients.all_reduce(replica, |pass| {
-                self.network.gradients(&samples.select(part(replica, batch)), |layer| pass.push(layer))
+                let samples = samples.select(part(replica, batch));
+                self.network.gradients(&samples, |layer| pass.push(layer.to(device)?))
             })?;
             // Parts differ in size by up to one, and the last batch may be smaller, so the mean is
             // over the real number of samples.
-            let summed = Network::from_last(reduced.gradients);
+            let summed = Network::from_last(reduced.gradients)?;
             self.network.descend(&mut self.velocity, &summed, batch.len(), plan.learning_rate)?;
             total.loss += reduced.value.loss;
             total.right += reduced.value.right;
