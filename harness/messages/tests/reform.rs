@@ -271,7 +271,7 @@ fn an_incomplete_group_is_refused_until_it_forms() {
     let [first, second, third] = [0, 1, 2].map(|_| ranks.next().expect("three ranks"));
     let cluster = || ClusterSpec::new().job("worker", ["one.example:1", "two.example:1", "three.example:1"]);
     let build = |worker, rank: Communicator| {
-        let options = CommunicationOptions::new().timeout(Duration::from_secs(2))?;
+        let options = CommunicationOptions::new().timeout(Duration::from_secs(8))?;
         let resolver = SimpleClusterResolver::new(cluster()?).with_task("worker", worker)?;
         MultiWorkerMirroredStrategy::builder(resolver).options(options).build_on(vec![rank])
     };
