@@ -60,13 +60,17 @@ impl OnGpu {
         if let Some(host) = buf.host() {
             return Ok(host.into());
         }
-        let memory = HostMemory::try_unspecified(buf.dtype(), buf.count());
-        let mut memory = memory.map_err(|source| {
-            self.ranks.abort_handle().abort(Reason::Memory);
-            Error::no_memory(buf.dtype(), buf.count())(source)
-        })?;
+        let mut memory = self.room(&buf)?;
         let read = self.gpu.read(address(&buf), memory.as_buf_mut());
         read.map(|()| memory).map_err(|source| self.failed("read", source))
+    }
+
+    /// Returns host memory for the elements.
+    fn room(&self, buf: &Buf<'_>) -> Result<HostMemory> {
+        HostMemory::try_unspecified(buf.dtype(), buf.count()).map_err(|source| {
+            self.ranks.abort_handle().abort(Reason::Memory);
+            Error::no_memory(buf.dtype(), buf.count())(source)
+        })
     }
 
     /// Writes a result to its place.
@@ -140,7 +144,9 @@ impl OnGpu {
         execute: impl FnOnce(&mut dyn Engine, Option<Buf<'_>>, Option<BufMut<'_>>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let send = send.map(|send| self.copy(send)).transpose()?;
-        let mut result = recv.as_ref().map(|recv| self.copy(recv.as_buf())).transpose()?;
+        // Without elements to send apart, those of the result are sent.
+        let place = |recv: Buf<'_>| if send.is_some() { self.room(&recv) } else { self.copy(recv) };
+        let mut result = recv.as_ref().map(|recv| place(recv.as_buf())).transpose()?;
         let sent = send.as_ref().map(|send| send.as_buf().into());
         execute(&mut *self.ranks, sent, result.as_mut().map(|result| result.as_buf_mut().into()))?;
         match recv.zip(result.as_ref()) {
@@ -165,7 +171,7 @@ impl OnGpu {
         let (own, mut all) = ([address(&source), address(&target)], vec![0; 2 * self.world().size()]);
         let meet = Call::AllGather { send: Some((&own[..]).into()), recv: (&mut all[..]).into(), counts: None };
         let exchange = Signature { dtype: Some(DType::U64), count: Some(2), ..Signature::new(Kind::AllGather) };
-        self.ranks.execute(meet, &exchange, name).inspect_err(|_| self.close())?;
+        self.ranks.execute(meet, &exchange, name).inspect_err(|_| self.set_closed(true))?;
         if self.world().rank() == 0 {
             let (sources, targets): (Vec<u64>, Vec<u64>) = all.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
             let is_closed = self.lock_closed();
@@ -179,18 +185,14 @@ impl OnGpu {
         }
         // The results are enqueued before any rank goes on.
         let end = self.ranks.execute(Call::Barrier, &Signature::new(Kind::Barrier), name);
-        end.inspect_err(|_| self.close())
+        end.inspect_err(|_| self.set_closed(true))
     }
 
     fn lock_closed(&self) -> Option<MutexGuard<'_, bool>> {
         self.closed.as_ref().map(|closed| closed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the buffers of this rank back: what rank 0 has not enqueued yet, it never will.
-    fn close(&self) {
-        self.set_closed(true);
-    }
-
+    /// Closed, what rank 0 has not enqueued yet, it never will.
     fn set_closed(&self, is_closed: bool) {
         if let Some(mut closed) = self.lock_closed() {
             *closed = is_closed;
