@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use consonance_kernels::cuda::Gpu;
 use std::{
-    fmt,
+    fmt, io,
     str::FromStr,
     sync::{Arc, OnceLock},
     thread,
@@ -16,8 +16,7 @@ pub enum Device {
     /// A logical CPU device: a thread. There may be more CPU devices than cores.
     Cpu(usize),
     /// A logical device of a GPU: NVIDIA's driver gives the GPU its number. Several replicas share
-    /// a GPU, each as a logical device of its own: `cuda:0.0`, `cuda:0.1`. There may be more
-    /// logical devices than replicas.
+    /// a GPU, each as a logical device of its own: `cuda:0.0`, `cuda:0.1`.
     Cuda {
         /// The number of the GPU.
         gpu: usize,
@@ -26,7 +25,8 @@ pub enum Device {
     },
 }
 
-/// The limit on CPU devices. A larger index is taken for a mistake.
+/// The limit on CPU devices, and on the logical devices of a GPU. A larger index is taken for a
+/// mistake.
 const MAX_CPUS: usize = 1024;
 
 impl Device {
@@ -99,9 +99,16 @@ pub(crate) fn check_kinds(call: &'static str, devices: &[Device]) -> Result<()> 
     Err(Error::invalid(call, "devices", expected, found.join(", ")))
 }
 
-/// Opens a GPU, once a process.
-pub(crate) fn open(gpu: usize) -> Result<Arc<Gpu>> {
-    Gpu::get(gpu).map_err(|source| Error::system(format!("open cuda:{gpu}"), source))
+/// Opens a GPU for `call`, once a process.
+///
+/// # Errors
+/// [`Error::WrongContext`] in a child that was forked after the driver was loaded;
+/// [`Error::System`] if the GPU cannot be opened.
+pub(crate) fn open(call: &'static str, gpu: usize) -> Result<Arc<Gpu>> {
+    Gpu::get(gpu).map_err(|source| match source.kind() {
+        io::ErrorKind::Unsupported => Error::WrongContext { call, problem: source.to_string() },
+        _ => Error::system(format!("open cuda:{gpu}"), source),
+    })
 }
 
 /// Returns the number of cores that this process may use. The number of the first call is kept,

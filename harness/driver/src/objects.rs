@@ -14,6 +14,7 @@ use std::{
     env, fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
 };
 
 /// The environment variable with the [`Plan`] of a program that does not set one.
@@ -60,10 +61,18 @@ pub(crate) fn call(symbol: &'static str, work: impl FnOnce(&mut Objects) -> Resu
     let state = guard.get_or_insert_with(Objects::from_environment);
     let call = state.calls.entry(symbol).or_default();
     *call += 1;
-    let fails = state.plan.fail.iter().find(|fail| fail.symbol == symbol && fail.call == *call);
-    if let Some(fail) = fails {
+    let call = *call;
+    if let Some(fail) = state.plan.fail.iter().find(|fail| fail.symbol == symbol && fail.call == call) {
         return fail.code;
     }
+    if let Some(pause) = state.plan.pause.iter().find(|pause| pause.symbol == symbol && pause.call == call) {
+        let time = pause.time;
+        // Other calls do not wait.
+        drop(guard);
+        thread::sleep(time);
+        guard = lock();
+    }
+    let state = guard.get_or_insert_with(Objects::from_environment);
     // No panic crosses into C.
     match catch_unwind(AssertUnwindSafe(|| work(state))) {
         Ok(Ok(())) => CUresult::SUCCESS,

@@ -1,10 +1,12 @@
 //! The calls that fail, and the work that is late.
 
 use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
+use std::time::Duration;
 
 /// The calls that fail, and the work that is late. It is written as words:
 ///
 /// * `fail=cuMemAlloc_v2:2:700`: the second call of the function returns 700, and does nothing.
+/// * `pause=cuModuleLoadDataEx:1:200`: the first call of the function begins 200 ms late.
 /// * `delay=3`: a stream begins its work at the fourth query after the work was enqueued.
 /// * `hang`: no stream ever begins its work.
 /// * `devices=0`: the number of devices.
@@ -19,6 +21,7 @@ use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) fail: Vec<Fail>,
+    pub(crate) pause: Vec<Pause>,
     pub(crate) delay: u64,
     pub(crate) hang: bool,
     pub(crate) devices: usize,
@@ -36,9 +39,27 @@ pub(crate) struct Fail {
     pub(crate) code: CUresult,
 }
 
+/// A call that begins late.
+#[derive(Clone, Debug)]
+pub(crate) struct Pause {
+    pub(crate) symbol: &'static str,
+    /// From 1 on.
+    pub(crate) call: u64,
+    pub(crate) time: Duration,
+}
+
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { fail: Vec::new(), delay: 0, hang: false, devices: 1, memory: 1 << 30, flip: None, seed: 0 }
+        Plan {
+            fail: Vec::new(),
+            pause: Vec::new(),
+            delay: 0,
+            hang: false,
+            devices: 1,
+            memory: 1 << 30,
+            flip: None,
+            seed: 0,
+        }
     }
 }
 
@@ -49,18 +70,26 @@ impl std::str::FromStr for Plan {
         fn number<T: std::str::FromStr>(word: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{word:?}: expected a number, found {text:?}"))
         }
+        /// Reads a function, the number of its call, and what the call does.
+        fn function<'t>(word: &str, call: &'t str) -> Result<(&'static str, u64, &'t str), String> {
+            let parts: Vec<&str> = call.split(':').collect();
+            let [name, call, what] = parts[..] else {
+                return Err(format!("{word:?}: expected FUNCTION:CALL:NUMBER"));
+            };
+            let symbol = SYMBOLS.iter().find(|symbol| **symbol == name);
+            let symbol = symbol.ok_or_else(|| format!("{word:?}: there is no function {name:?}"))?;
+            Ok((symbol, number(word, call)?, what))
+        }
         let mut plan = Plan::default();
         for word in text.split_whitespace() {
             match word.split_once('=').unwrap_or((word, "")) {
                 ("fail", call) => {
-                    let parts: Vec<&str> = call.split(':').collect();
-                    let [name, call, code] = parts[..] else {
-                        return Err(format!("{word:?}: expected fail=FUNCTION:CALL:CODE"));
-                    };
-                    let symbol = SYMBOLS.iter().find(|symbol| **symbol == name);
-                    let symbol = symbol.ok_or_else(|| format!("{word:?}: there is no function {name:?}"))?;
-                    let (call, code) = (number(word, call)?, CUresult(number(word, code)?));
-                    plan.fail.push(Fail { symbol, call, code });
+                    let (symbol, call, code) = function(word, call)?;
+                    plan.fail.push(Fail { symbol, call, code: CUresult(number(word, code)?) });
+                }
+                ("pause", call) => {
+                    let (symbol, call, ms) = function(word, call)?;
+                    plan.pause.push(Pause { symbol, call, time: Duration::from_millis(number(word, ms)?) });
                 }
                 ("hang", "") => plan.hang = true,
                 ("delay", queries) => plan.delay = number(word, queries)?,

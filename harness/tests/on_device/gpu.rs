@@ -4,11 +4,23 @@
 
 use super::calls::{here, of, results};
 use consonance::{
-    DType, Device, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, Result, Strategy, Tensor,
+    CommunicationOptions, DType, Device, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, Result,
+    Strategy, Tensor,
     raw::{HostMemory, Space},
 };
 use consonance_spec::for_each_dtype;
-use std::{env, io::ErrorKind, process::Command};
+use fork::Fork;
+use std::{
+    env,
+    io::ErrorKind,
+    process::{self, Command},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 const DRIVER: &str = "CONSONANCE_CUDA_DRIVER";
 const PLAN: &str = "CONSONANCE_FAKE_DRIVER";
@@ -214,7 +226,7 @@ fn a_gpu_without_memory_is_an_error_and_works_on() {
 fn a_failed_kernel_ends_the_run_on_every_replica() {
     on_a_driver("a_failed_kernel_ends_the_run_on_every_replica", "fail=cuLaunchKernel:1:719", || {
         let strategy = sharing(3);
-        let errors = std::sync::Mutex::new(Vec::new());
+        let errors = Mutex::new(Vec::new());
         let run = strategy.run(|replica| {
             let own = of(replica.replica_id_in_sync_group(), 2).to("cuda:0")?;
             let sum = replica.all_reduce(ReduceOp::Sum, own);
@@ -241,5 +253,49 @@ fn a_missing_driver_is_named() {
         }
         let error = of(0, 1).to(Device::Cuda { gpu: 0, logical: 0 }).unwrap_err();
         assert_eq!(invalid(&error).2, "cuda:0.0");
+    });
+}
+
+/// Replica 0 is late before the launch. The other gives up, drops its value, and uses the memory of
+/// that for another one.
+#[test]
+fn a_late_reduction_writes_to_no_dropped_memory() {
+    on_a_driver("a_late_reduction_writes_to_no_dropped_memory", "pause=cuModuleLoadDataEx:1:300", || {
+        let devices = (0..2).map(|logical| Device::Cuda { gpu: 0, logical });
+        let options = CommunicationOptions::new().timeout(Duration::from_millis(100)).unwrap();
+        let strategy = MirroredStrategy::builder(devices).options(options).build().unwrap();
+        let checked = AtomicBool::new(false);
+        let run = strategy.run(|replica| {
+            let id = replica.replica_id_in_sync_group();
+            let sum = replica.all_reduce(ReduceOp::Sum, of(id, 2).to("cuda:0")?);
+            if id == 1 {
+                let error = sum.as_ref().expect_err("replica 0 is late");
+                assert!(matches!(error, Error::Timeout { missing, .. } if missing[0].0 == 0), "{error}");
+                let other = of(5, 2).to("cuda:0")?;
+                thread::sleep(Duration::from_millis(400));
+                assert_eq!(other.to_host()?, of(5, 2));
+                checked.store(true, Ordering::Relaxed);
+            }
+            sum.map(drop)
+        });
+        assert!(run.is_err() && checked.into_inner());
+    });
+}
+
+#[test]
+fn a_child_of_a_process_with_a_gpu_is_refused() {
+    on_a_driver("a_child_of_a_process_with_a_gpu_is_refused", "devices=1", || {
+        let (tensor, strategy) = (of(0, 3).to("cuda:0").unwrap(), sharing(1));
+        match fork::fork().unwrap() {
+            Fork::Child => {
+                let is_refused = matches!(of(0, 1).to("cuda:0"), Err(Error::WrongContext { .. }));
+                let is_told = matches!(tensor.to_host(), Err(Error::System { .. }));
+                let runs = strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, tensor.clone())).is_ok();
+                drop(tensor);
+                process::exit(if is_refused && is_told && !runs { 17 } else { 1 });
+            }
+            Fork::Parent(child) => assert_eq!(fork::waitpid(child).unwrap() >> 8, 17),
+        }
+        assert_eq!(tensor.to_host().unwrap(), of(0, 3));
     });
 }

@@ -1,7 +1,6 @@
 //! Copies of tensors in the memory of other devices.
 
 use crate::{Device, Error, Result, Tensor, device};
-use std::io;
 
 impl Tensor {
     /// Returns a tensor of the same elements in the memory of this device: this one if they lie
@@ -27,14 +26,14 @@ impl Tensor {
         Error: From<D::Error>,
     {
         let Some(gpu) = device::resolve("Tensor::to", device)?.gpu() else { return self.to_host() };
-        let gpu = device::open(gpu)?;
+        let gpu = device::open("Tensor::to", gpu)?;
         if self.space() == gpu.space() {
             return Ok(self.clone());
         }
         let on_host = self.to_host()?;
         let what = || format!("copy {} to {}", self.spec(), gpu.space());
         let copied = gpu.alloc(self.dtype(), self.count()).and_then(|mut memory| {
-            memory.write(0, on_host.host().map_err(io::Error::other)?)?;
+            memory.write(0, on_host.host().expect("a copy on the host"))?;
             Ok(memory)
         });
         Tensor::from_memory(self.shape().to_vec(), copied.map_err(|source| Error::system(what(), source))?)

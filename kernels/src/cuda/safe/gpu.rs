@@ -37,7 +37,8 @@ const GRANULE: usize = 512;
 /// Upper bound on each copy between the host and a device.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-static DRIVER: OnceLock<Result<Driver, Absent>> = OnceLock::new();
+/// The driver, and the process that loaded it: a driver does not work in a child of it.
+static DRIVER: OnceLock<(Result<Driver, Absent>, u32)> = OnceLock::new();
 
 /// The devices that are in use, by their numbers. They stay until the process ends.
 static GPUS: Mutex<BTreeMap<usize, Arc<Gpu>>> = Mutex::new(BTreeMap::new());
@@ -64,8 +65,6 @@ pub struct Gpu {
     pool: Mutex<BTreeMap<usize, Vec<DeviceMemory>>>,
     /// Pinned memory that no copy has, of [`CHUNK`] bytes each: as much as threads copied at once.
     pinned: Mutex<Vec<PinnedMemory>>,
-    /// The process that opened the device: a driver does not work in a child of it.
-    process: u32,
 }
 
 /// A block of a device's memory.
@@ -88,19 +87,33 @@ impl Gpu {
     }
 
     fn driver() -> Result<&'static Driver, Absent> {
-        DRIVER.get_or_init(Driver::load).as_ref().map_err(Absent::clone)
+        let (driver, _) = DRIVER.get_or_init(|| (Driver::load(), process::id()));
+        driver.as_ref().map_err(Absent::clone)
+    }
+
+    /// Checks that this process has loaded the driver, or none of those that it was forked from.
+    fn check_process() -> io::Result<()> {
+        match DRIVER.get() {
+            Some((Ok(_), process)) if *process != process::id() => {
+                let why = "the CUDA driver was loaded before this process was forked, and works in one process";
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the device with this number. It is opened once.
     ///
     /// # Errors
     /// [`NotFound`](io::ErrorKind::NotFound) if there is none; the driver's;
-    /// [`Unsupported`](io::ErrorKind::Unsupported) in a child that was forked after the device was
-    /// opened.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) in a child that was forked after the driver was
+    /// loaded, as from all other calls.
     pub fn get(ordinal: usize) -> io::Result<Arc<Gpu>> {
+        // First: a thread of the parent may have held the lock.
+        Gpu::check_process()?;
         let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(gpu) = gpus.get(&ordinal) {
-            return gpu.check_process().map(|()| gpu.clone());
+            return Ok(gpu.clone());
         }
         let absent = |absent: Absent| io::Error::new(io::ErrorKind::NotFound, absent);
         let device = Gpu::driver().and_then(|driver| driver.device(ordinal)).map_err(absent)?;
@@ -112,18 +125,7 @@ impl Gpu {
     fn open(device: &Device) -> Result<Gpu, Failure> {
         let context = Context::new(device)?;
         let (kernels, stream) = (Kernels::new(&context), Stream::new(&context)?);
-        let (pool, pinned) = (Mutex::default(), Mutex::default());
-        Ok(Gpu { kernels, stream, pool, pinned, process: process::id() })
-    }
-
-    fn check_process(&self) -> io::Result<()> {
-        if self.process == process::id() {
-            return Ok(());
-        }
-        let ordinal = self.device().ordinal();
-        let why =
-            format!("cuda:{ordinal} was opened before this process was forked, and a driver works in one process");
-        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        Ok(Gpu { kernels, stream, pool: Mutex::default(), pinned: Mutex::default() })
     }
 
     fn context(&self) -> &Context {
@@ -146,7 +148,7 @@ impl Gpu {
     /// # Errors
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory), with the bytes that are free; the driver's.
     pub fn alloc(self: &Arc<Gpu>, dtype: DType, count: usize) -> io::Result<memory::DeviceMemory> {
-        self.check_process()?;
+        Gpu::check_process()?;
         let too_large = || io::Error::new(io::ErrorKind::OutOfMemory, format!("{count} elements of {dtype}"));
         let bytes = count.checked_mul(dtype.size()).ok_or_else(too_large)?;
         let memory = self.take(bytes).map_err(|failure| self.no_memory(failure, bytes))?;
@@ -225,6 +227,7 @@ impl Gpu {
 
     /// Copies by means of pinned memory: the kept one, or new.
     fn copied(&self, copy: impl FnOnce(PinnedMemory) -> Result<PinnedMemory, Failure>) -> io::Result<PinnedMemory> {
+        Gpu::check_process()?;
         let kept = self.pinned.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let pinned = kept.map_or_else(|| PinnedMemory::new(self.context(), CHUNK), Ok);
         pinned.and_then(copy).map_err(io::Error::other)
@@ -247,6 +250,7 @@ impl Gpu {
         (sources, targets): (&[u64], &[u64]),
         count: usize,
     ) -> io::Result<()> {
+        Gpu::check_process()?;
         if count == 0 {
             return Ok(());
         }
@@ -263,6 +267,7 @@ impl Gpu {
     /// # Errors
     /// Those of the work; [`TimedOut`](io::ErrorKind::TimedOut) with the last work at the deadline.
     pub fn wait(&self, deadline: Instant) -> io::Result<()> {
+        Gpu::check_process()?;
         self.stream.wait(deadline).map_err(|failure| match failure {
             Failure::Timeout { .. } => io::Error::new(io::ErrorKind::TimedOut, failure),
             failure => io::Error::other(failure),
@@ -283,6 +288,10 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("a block is dropped once");
+        if Gpu::check_process().is_err() {
+            // The memory is the parent's.
+            return mem::forget(memory);
+        }
         self.gpu.pool().entry(memory.bytes()).or_default().push(memory);
     }
 }

@@ -256,7 +256,7 @@ pub trait Engine: Send {
 /// rank order. The devices are [of one kind](device::check_kinds).
 ///
 /// # Errors
-/// [`Error::System`] if a GPU cannot be opened.
+/// Those of [`device::open`].
 pub(crate) fn local(
     call: &'static str,
     devices: &[Device],
@@ -264,7 +264,7 @@ pub(crate) fn local(
 ) -> Result<Vec<Box<dyn Engine>>> {
     let ranks = Host::group(call, devices.len(), configuration)?;
     let Some(gpus) = devices.iter().map(|device| device.gpu()).collect::<Option<Vec<_>>>() else { return Ok(ranks) };
-    let gpus = gpus.into_iter().map(device::open).collect::<Result<_>>()?;
+    let gpus = gpus.into_iter().map(|gpu| device::open(call, gpu)).collect::<Result<_>>()?;
     Ok(OnGpu::group(ranks, gpus))
 }
 
