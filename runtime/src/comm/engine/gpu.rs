@@ -8,7 +8,7 @@
 //! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
 //! comes after all that any rank had enqueued before it.
 
-use super::{AbortHandle, Engine, Explanation, Failure, Service};
+use super::{AbortHandle, Engine, Explanation, Failure, Service, cannot};
 use crate::{
     Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
@@ -85,40 +85,27 @@ impl OnGpu {
         }
     }
 
-    /// Makes a call on copies of its buffers.
+    /// Makes a call on copies of its buffers. Only calls on tensors have buffers of a device.
     fn staged(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         const RESULT: &str = "the call has a result";
         match call {
-            Call::Barrier => self.ranks.execute(Call::Barrier, signature, name),
             Call::Broadcast { data, root } => self.on_copies(None, Some(data), |ranks, _, recv| {
                 ranks.execute(Call::Broadcast { data: recv.expect(RESULT), root }, signature, name)
             }),
-            Call::Reduce { op, send, recv, root } => self.on_copies(send, recv, |ranks, send, recv| {
-                ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
-            }),
+            Call::Reduce { op, send, recv, root } => {
+                let recv = recv.filter(|_| self.world().rank() == root);
+                self.on_copies(send, recv, |ranks, send, recv| {
+                    ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
+                })
+            }
             Call::AllReduce { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
                 ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
             }),
             Call::ReduceScatter { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
                 ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
             }),
-            Call::Gather { send, recv, counts, root } => self.on_copies(send, recv, |ranks, send, recv| {
-                ranks.execute(Call::Gather { send, recv, counts, root }, signature, name)
-            }),
             Call::AllGather { send, recv, counts } => self.on_copies(send, Some(recv), |ranks, send, recv| {
                 ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
-            }),
-            Call::Scatter { send, recv, counts, root } => self.on_copies(send, recv, |ranks, send, recv| {
-                ranks.execute(Call::Scatter { send, recv, counts, root }, signature, name)
-            }),
-            Call::AllToAll { send, recv, counts } => self.on_copies(send, Some(recv), |ranks, send, recv| {
-                ranks.execute(Call::AllToAll { send, recv: recv.expect(RESULT), counts }, signature, name)
-            }),
-            Call::Send { data, to } => self.on_copies(Some(data), None, |ranks, send, _| {
-                ranks.execute(Call::Send { data: send.expect("the call sends"), to }, signature, name)
-            }),
-            Call::Recv { data, from } => self.on_copies(None, Some(data), |ranks, _, recv| {
-                ranks.execute(Call::Recv { data: recv.expect(RESULT), from }, signature, name)
             }),
             Call::Concat { send, rows, recv, counts } => {
                 self.on_copies(Some(send), None, |ranks, own, _| {
@@ -133,10 +120,16 @@ impl OnGpu {
                 }
                 Ok(())
             }
+            Call::Barrier
+            | Call::Gather { .. }
+            | Call::Scatter { .. }
+            | Call::AllToAll { .. }
+            | Call::Send { .. }
+            | Call::Recv { .. } => Err(cannot(name.name()).into()),
         }
     }
 
-    /// Executes a call on copies of these buffers, and writes the result back.
+    /// Executes a call on copies of these buffers, and writes the result back, all of it.
     fn on_copies(
         &mut self,
         send: Option<Buf<'_>>,
