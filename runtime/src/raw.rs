@@ -10,7 +10,7 @@ pub use crate::cluster::Role;
 pub use crate::comm::{
     agreement::Agreement,
     call::Call,
-    engine::{Abort, AbortHandle, Engine, Explanation, Failure, Service},
+    engine::{Abort, AbortHandle, Carrier, Engine, Explanation, Failure, Inbox, Letter, Service},
     options::Configuration,
     tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
 };

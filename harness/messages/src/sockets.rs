@@ -1,13 +1,8 @@
 //! Letters over sockets, with one connection for each pair of processes.
 
-use crate::{
-    Messages, Post,
-    inbox::Inbox,
-    letter::{End, Generation, Letter, Tagged},
-};
 use consonance::{
-    DType, World,
-    raw::{Engine, Envelope, Reason},
+    World,
+    raw::{Carrier, Engine, Inbox, Letter},
 };
 use std::{
     io::{self, Read, Write},
@@ -40,8 +35,8 @@ impl Drop for Sockets {
 /// The limit on the time for the last letters. A process that does not read keeps nobody longer.
 const LAST_LETTERS: Duration = Duration::from_secs(1);
 
-impl Post for Sockets {
-    fn bring(&self, from: usize, to: usize, letter: Letter) {
+impl Carrier for Sockets {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
         match &self.writers[to] {
             None => self.inbox.put(from, letter),
             // A writer that ended has shut its connection down, which both readers notice.
@@ -102,7 +97,7 @@ pub fn processes(
             while let Ok(letter) = read(&reader) {
                 inbox.put(peer, letter);
             }
-            inbox.put(peer, Letter::Gone);
+            inbox.put(peer, Letter::gone());
         })?;
         let ((writer, letters), writes) = (mpsc::channel(), writes.clone());
         thread::Builder::new().name("letters out".to_owned()).spawn(move || {
@@ -114,8 +109,8 @@ pub fn processes(
         })?;
         writers.push(Some(writer));
     }
-    let post = Arc::new(Sockets { inbox: inbox.clone(), writers, written: Mutex::new(written) });
-    Ok(Box::new(Messages::whole(world, inbox, post)))
+    let carrier = Sockets { inbox: inbox.clone(), writers, written: Mutex::new(written) };
+    Ok(inbox.engine(world, Arc::new(carrier)))
 }
 
 /// The limit on the time until a new connection sends its rank, which a process does at once. A
@@ -140,91 +135,23 @@ fn until<T>(deadline: Instant, attempt: impl Fn() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// A letter on the wire: its kind, the four numbers of its generation, two numbers more, and the
-/// number of bytes that follow. The two numbers are the ranks and the turn of an end, or the tag
-/// and the type of a message. A turn counts from 1; 0 is none. The kind of an end counts from its
-/// reason's place among all.
+/// A letter on the wire: its head, the number of bytes of its body, its body.
 fn write(mut stream: &TcpStream, letter: &Letter) -> io::Result<()> {
-    let numbers_of: Vec<u8>;
-    let none: &[u8] = &[];
-    let (kind, of, numbers, bytes) = match letter {
-        Letter::Message { of, bytes } => (0u64, *of, [0, 0], &bytes[..]),
-        Letter::End { of, end } => {
-            let reason = Reason::ALL.iter().position(|reason| *reason == end.reason).expect("all are listed");
-            let ranks = end.rank as u64 | (end.member as u64) << 32;
-            (1 + reason as u64, *of, [ranks, end.turn.map_or(0, |turn| turn + 1)], none)
-        }
-        Letter::Leave { group } => (LEAVE, Generation::of_all(*group), [0, 0], none),
-        Letter::Tagged { of, message } => {
-            (LEAVE + 1, *of, [message.envelope.tag, type_of(&message.envelope)], &message.bytes[..])
-        }
-        Letter::Unlike { of, sent, expected } => {
-            numbers_of = [sent.bytes, expected.bytes].map(|bytes| (bytes as u64).to_le_bytes()).concat();
-            (LEAVE + 2, *of, [sent.tag, type_of(sent) << 16 | type_of(expected)], &numbers_of[..])
-        }
-        Letter::Lost { group, ranks } => {
-            numbers_of = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
-            (LEAVE + 3, Generation::of_all(*group), [0, 0], &numbers_of[..])
-        }
-        Letter::Gone => return Ok(()),
-    };
-    let [first, second] = numbers;
-    let Generation { group, lost, members, number } = of;
-    let head = [kind, group, lost, members, number, first, second, bytes.len() as u64].map(u64::to_le_bytes).concat();
-    stream.write_all(&head)?;
-    stream.write_all(bytes)
-}
-
-/// The kind of [`Letter::Leave`]. Those of messages with tags follow.
-const LEAVE: u64 = 1 + Reason::ALL.len() as u64;
-
-/// Returns the number of a message's type: the element type's place among all, and the label.
-fn type_of(envelope: &Envelope) -> u64 {
-    let dtype = DType::ALL.iter().position(|dtype| *dtype == envelope.dtype).expect("all are listed");
-    (dtype as u64) << 8 | u64::from(envelope.label)
-}
-
-/// Reverses [`type_of`].
-fn envelope(tag: u64, number: u64, bytes: usize) -> io::Result<Envelope> {
-    let dtype = DType::ALL.get((number >> 8 & 0xff) as usize).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Envelope { dtype: *dtype, label: number as u8, bytes, tag })
+    let body = letter.body();
+    stream.write_all(&letter.head())?;
+    stream.write_all(&(body.len() as u64).to_le_bytes())?;
+    stream.write_all(&body)
 }
 
 fn read(mut stream: &TcpStream) -> io::Result<Letter> {
-    let mut head = [[0u8; 8]; 8];
-    stream.read_exact(head.as_flattened_mut())?;
-    let [kind, group, lost, members, number, first, second, count] = head.map(u64::from_le_bytes);
-    let of = Generation { group, lost, members, number };
-    let mut bytes = Vec::new();
+    let (mut head, mut count, mut body) = ([0; Letter::HEAD], [0; 8], Vec::new());
+    stream.read_exact(&mut head)?;
+    stream.read_exact(&mut count)?;
+    let count = u64::from_le_bytes(count);
     // The length that another process claims does not decide how much is allocated: the buffer
     // grows with the bytes that arrive.
-    if stream.take(count).read_to_end(&mut bytes)? as u64 != count {
+    if stream.take(count).read_to_end(&mut body)? as u64 != count {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(match kind {
-        0 => Letter::Message { of, bytes },
-        1..LEAVE => {
-            let reason = Reason::ALL[kind as usize - 1];
-            let (rank, member) = ((first & u64::from(u32::MAX)) as usize, (first >> 32) as usize);
-            Letter::End { of, end: End { rank, member, reason, turn: second.checked_sub(1) } }
-        }
-        LEAVE => Letter::Leave { group },
-        kind if kind == LEAVE + 1 => {
-            Letter::Tagged { of, message: Tagged { envelope: envelope(first, second, bytes.len())?, bytes } }
-        }
-        kind if kind == LEAVE + 3 => {
-            let (ranks, _) = bytes.as_chunks::<8>();
-            Letter::Lost { group, ranks: ranks.iter().map(|&rank| u64::from_le_bytes(rank) as usize).collect() }
-        }
-        _ => {
-            let sizes: [u8; 16] = bytes.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
-            let size = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("eight bytes")) as usize;
-            let (sent, expected) = (size(&sizes[..8]), size(&sizes[8..]));
-            Letter::Unlike {
-                of,
-                sent: envelope(first, second >> 16, sent)?,
-                expected: envelope(first, second, expected)?,
-            }
-        }
-    })
+    Letter::read(&head, body).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

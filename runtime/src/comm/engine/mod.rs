@@ -3,11 +3,13 @@
 mod abort;
 mod gpu;
 pub(crate) mod host;
+mod letters;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
 use gpu::OnGpu;
 pub(crate) use host::{AllRanks, Host};
+pub use letters::{Carrier, Inbox, Letter};
 pub(crate) use lowered::Lowered;
 
 use crate::{

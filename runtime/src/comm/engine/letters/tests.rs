@@ -1,12 +1,10 @@
-use crate::{
-    Messages, Post, Threads,
+use super::{
+    Carrier,
     inbox::{Inbox, Receive},
-    letter::{End, Generation, Letter, Tagged},
+    letter::{Content, End, Generation, Letter, Tagged},
 };
-use consonance::{
-    ClusterSpec, Communicator, DType, MultiWorkerMirroredStrategy, SimpleClusterResolver, World,
-    raw::{Engine, Envelope, Reason},
-};
+use crate::{ClusterSpec, Communicator, DType, MultiWorkerMirroredStrategy, SimpleClusterResolver, World};
+use consonance_kernels::group::{Envelope, Reason};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
@@ -26,7 +24,7 @@ fn without(losses: &[&[usize]]) -> Generation {
     let inbox = inbox();
     let mut last = Generation::of_all(0);
     for ranks in losses {
-        ranks.iter().for_each(|&rank| inbox.put(rank, Letter::Leave { group: 0 }));
+        ranks.iter().for_each(|&rank| inbox.put(rank, Letter(Content::Leave { group: 0 })));
         last = inbox.begin_remaining(0).expect("this rank is left").generation;
     }
     last
@@ -55,18 +53,18 @@ fn the_generation_of_those_left_follows_from_these_alone() {
 
 #[test]
 fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
-    for letter in [
-        Letter::Lost { group: 0, ranks: vec![2] },
-        Letter::End {
+    for content in [
+        Content::Lost { group: 0, ranks: vec![2] },
+        Content::End {
             of: Generation { number: u64::MAX, ..Generation::of_all(0) },
             end: End { rank: 2, member: 2, reason: Reason::Leave, turn: None },
         },
     ] {
         let inbox = inbox();
-        inbox.put(1, Letter::Leave { group: 0 });
+        inbox.put(1, Letter(Content::Leave { group: 0 }));
         let first = inbox.begin_remaining(0).expect("this rank is left").generation;
         assert!(inbox.end_of(&[first]).is_none());
-        inbox.put(3, letter);
+        inbox.put(3, Letter(content));
         let end = inbox.end_of(&[first]).expect("rank 3 goes on without rank 2");
         assert_eq!((end.rank, end.member), (1, 2));
         assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 3, 4]);
@@ -76,10 +74,10 @@ fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
 #[test]
 fn a_lost_rank_takes_no_other_rank_with_it() {
     let inbox = inbox();
-    inbox.put(1, Letter::Lost { group: 0, ranks: vec![2] });
-    inbox.put(2, Letter::Lost { group: 0, ranks: vec![1, 0] });
+    inbox.put(1, Letter(Content::Lost { group: 0, ranks: vec![2] }));
+    inbox.put(2, Letter(Content::Lost { group: 0, ranks: vec![1, 0] }));
     assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 1, 3, 4]);
-    inbox.put(3, Letter::Lost { group: 0, ranks: vec![0] });
+    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![0] }));
     assert!(inbox.begin_remaining(0).is_none());
 }
 
@@ -89,9 +87,9 @@ fn letters_of_groups_left_behind_are_dropped() {
     let envelope = Envelope { dtype: DType::F32, label: 0, bytes: 8, tag: 3 };
     let fill = |of: Generation| {
         for from in 1..4 {
-            inbox.put(from, Letter::Message { of, bytes: vec![1; 8] });
-            inbox.put(from, Letter::Tagged { of, message: Tagged { envelope, bytes: vec![1; 8] } });
-            inbox.put(from, Letter::Unlike { of, sent: envelope, expected: envelope });
+            inbox.put(from, Letter(Content::Message { of, bytes: vec![1; 8] }));
+            inbox.put(from, Letter(Content::Tagged { of, message: Tagged { envelope, bytes: vec![1; 8] } }));
+            inbox.put(from, Letter(Content::Unlike { of, sent: envelope, expected: envelope }));
         }
         let deadline = Instant::now() + Duration::from_secs(60);
         inbox.open(Receive { line: vec![of], from: vec![4], tag: 5, deadline, finish: Box::new(drop) });
@@ -101,9 +99,9 @@ fn letters_of_groups_left_behind_are_dropped() {
     fill(all);
     fill(split);
     let later = all.without(2, &[0, 2, 3]);
-    inbox.put(2, Letter::Message { of: later, bytes: vec![1; 8] });
+    inbox.put(2, Letter(Content::Message { of: later, bytes: vec![1; 8] }));
     assert_eq!(inbox.count(), (19, 2));
-    inbox.put(1, Letter::Leave { group: 0 });
+    inbox.put(1, Letter(Content::Leave { group: 0 }));
     let second = inbox.begin_remaining(0).expect("this rank is left").generation;
     assert_eq!(inbox.count(), (10, 1), "a later group and the split have theirs");
     for of in [all, all.without(1, &[0, 1, 2, 3])] {
@@ -112,17 +110,26 @@ fn letters_of_groups_left_behind_are_dropped() {
     }
     fill(second);
     assert_eq!(inbox.count(), (19, 2));
-    inbox.put(0, Letter::Leave { group: split.group });
+    inbox.put(0, Letter(Content::Leave { group: split.group }));
     fill(split);
     assert_eq!(inbox.count(), (10, 1));
-    inbox.put(0, Letter::Leave { group: 0 });
+    inbox.put(0, Letter(Content::Leave { group: 0 }));
     [all, second, later].into_iter().for_each(fill);
     assert_eq!(inbox.count(), (0, 0));
 }
 
+/// The inboxes of threads.
+struct Threads(Vec<Arc<Inbox>>);
+
+impl Threads {
+    fn put(&self, from: usize, to: usize, letter: Letter) {
+        self.0[to].put(from, letter);
+    }
+}
+
 /// Keeps the letters of these pairs until ranks 0 and 3 have both begun a group of those left.
 struct Late {
-    post: Threads,
+    threads: Threads,
     pairs: &'static [(usize, usize)],
     held: Mutex<Held>,
 }
@@ -135,20 +142,20 @@ struct Held {
     begun: HashSet<usize>,
 }
 
-impl Post for Late {
-    fn bring(&self, from: usize, to: usize, letter: Letter) {
+impl Carrier for Late {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
         let mut held = self.held.lock().expect("nobody panics holding it");
         let is_open = |held: &Held| held.begun.contains(&0) && held.begun.contains(&3);
-        if let Letter::Lost { .. } = letter {
+        if let Content::Lost { .. } = letter.0 {
             held.begun.insert(from);
         }
         if held.is_armed && self.pairs.contains(&(from, to)) {
             held.letters.push((from, to, letter));
         } else {
-            self.post.bring(from, to, letter);
+            self.threads.put(from, to, letter);
         }
         if is_open(&held) {
-            held.letters.drain(..).for_each(|(from, to, letter)| self.post.bring(from, to, letter));
+            held.letters.drain(..).for_each(|(from, to, letter)| self.threads.put(from, to, letter));
         }
     }
 }
@@ -166,11 +173,11 @@ fn losses_learnt_in_different_orders_lead_to_one_group() {
             _ => &[(0, 3), (3, 0), (1, 3), (4, 0), (1, 2), (4, 2), (0, 2), (3, 2)],
         };
         let inboxes: Vec<Arc<Inbox>> = (0..5).map(|rank| Arc::new(Inbox::new(rank, 5))).collect();
-        let late = Arc::new(Late { post: Threads(inboxes.clone()), pairs, held: Mutex::default() });
+        let late = Arc::new(Late { threads: Threads(inboxes.clone()), pairs, held: Mutex::default() });
         let ready = std::sync::Barrier::new(5);
-        let work = |rank: usize, inbox: Arc<Inbox>, post: Arc<dyn Post>| {
+        let work = |rank: usize, inbox: Arc<Inbox>, carrier: Arc<dyn Carrier>| {
             let world = World::new(rank, 5).expect("one of five");
-            let engine: Box<dyn Engine> = Box::new(Messages::whole(world, inbox, post));
+            let engine = inbox.engine(world, carrier);
             let addresses = (0..5).map(|worker| format!("host{worker}.example:1"));
             let cluster = ClusterSpec::new().job("worker", addresses).expect("five addresses");
             let resolver = SimpleClusterResolver::new(cluster).with_task("worker", rank).expect("one of five");
@@ -193,8 +200,8 @@ fn losses_learnt_in_different_orders_lead_to_one_group() {
         };
         thread::scope(|scope| {
             for (rank, inbox) in inboxes.iter().enumerate() {
-                let (work, inbox, post): (_, _, Arc<dyn Post>) = (&work, inbox.clone(), late.clone());
-                scope.spawn(move || work(rank, inbox, post));
+                let (work, inbox, carrier): (_, _, Arc<dyn Carrier>) = (&work, inbox.clone(), late.clone());
+                scope.spawn(move || work(rank, inbox, carrier));
             }
         });
         assert!(inboxes.iter().all(|inbox| inbox.count() == (0, 0)));

@@ -3,22 +3,27 @@
 //! A send ends at once, since the receiver's inbox takes every message. A receive is *open* until a
 //! message, the end of its group or its deadline ends it. The thread that notices this ends it.
 
-use crate::{
+use super::{
     Group,
     inbox::{Outcome, Receive},
-    letter::{Letter, Tagged},
+    letter::{Content, Tagged},
 };
-use consonance::{
-    Error, World,
-    raw::{Envelope, FinishMessage, HostBuf, HostBufMut, MessageFault, Tag, TaggedMessages},
+use crate::{
+    Error,
+    comm::tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
 };
+use consonance_kernels::{
+    group::Envelope,
+    memory::{HostBuf, HostBufMut},
+};
+use consonance_spec::World;
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 /// The mailbox of a rank in one generation of a group.
-pub(crate) struct Mail(pub(crate) Arc<Group>);
+pub(super) struct Mail(pub(super) Arc<Group>);
 
 const SEND: &str = "Mailbox::send";
 const RECV: &str = "Mailbox::recv";
@@ -81,7 +86,7 @@ impl Group {
         match outcome {
             Outcome::Message(from, Tagged { envelope: sent, bytes }) if sent == expected => Ok((position(from), bytes)),
             Outcome::Message(from, Tagged { envelope: sent, .. }) => {
-                self.post.bring(self.own(), from, Letter::Unlike { of: self.generation(), sent, expected });
+                self.tell(from, Content::Unlike { of: self.generation(), sent, expected });
                 Err(MessageFault::Unlike { from: position(from), to: self.world.rank(), sent, expected })
             }
             Outcome::Ended(end) => Err(MessageFault::Error(self.ended(RECV, end))),
@@ -98,8 +103,8 @@ impl TaggedMessages for Mail {
     }
 
     fn send(&self, data: HostBuf<'_>, to: usize, tag: Tag, _: Duration) -> Result<usize, MessageFault> {
-        let Group { world, ref members, ref inbox, ref post, ref line } = *self.0;
-        let (of, own, member) = (self.0.generation(), self.0.own(), members[to]);
+        let Group { world, ref members, ref inbox, ref line, .. } = *self.0;
+        let (of, member) = (self.0.generation(), members[to]);
         if let Some((sent, expected)) = inbox.take_unlike(member, of) {
             return Err(MessageFault::Unlike { from: world.rank(), to, sent, expected });
         }
@@ -113,7 +118,7 @@ impl TaggedMessages for Mail {
             return Err(self.0.fault_of(SEND, to));
         }
         let message = Tagged { envelope: envelope(&data, tag), bytes: data.as_bytes().to_vec() };
-        post.bring(own, member, Letter::Tagged { of, message });
+        self.0.tell(member, Content::Tagged { of, message });
         Ok(to)
     }
 

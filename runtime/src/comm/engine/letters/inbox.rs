@@ -1,15 +1,16 @@
 //! The messages that have arrived for a rank.
 
-use crate::letter::{End, Generation, Letter, Tagged};
-use consonance::raw::{Envelope, Reason};
+use super::letter::{Content, End, Generation, Letter, Tagged};
+use consonance_kernels::group::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    fmt,
     sync::{Condvar, Mutex, MutexGuard},
     time::Instant,
 };
 
 /// The result of a wait for another rank.
-pub(crate) enum News {
+pub(super) enum News {
     /// The next message of that rank.
     Message(Vec<u8>),
     /// The group was aborted.
@@ -21,19 +22,19 @@ pub(crate) enum News {
 }
 
 /// A receive that has not ended.
-pub(crate) struct Receive {
+pub(super) struct Receive {
     /// The generations of its group and of those that this was split from, its own last.
-    pub(crate) line: Vec<Generation>,
+    pub(super) line: Vec<Generation>,
     /// The ranks of the whole group whose messages it takes.
-    pub(crate) from: Vec<usize>,
-    pub(crate) tag: u64,
-    pub(crate) deadline: Instant,
+    pub(super) from: Vec<usize>,
+    pub(super) tag: u64,
+    pub(super) deadline: Instant,
     /// Takes the end. The caller holds no lock.
-    pub(crate) finish: Box<dyn FnOnce(Outcome) + Send>,
+    pub(super) finish: Box<dyn FnOnce(Outcome) + Send>,
 }
 
 /// The end of a receive.
-pub(crate) enum Outcome {
+pub(super) enum Outcome {
     /// The first message that it takes, of this rank of the whole group.
     Message(usize, Tagged),
     /// The group was aborted.
@@ -47,14 +48,14 @@ pub(crate) enum Outcome {
 }
 
 /// The group of the ranks that are left, as one of them begins it.
-pub(crate) struct Remaining {
-    pub(crate) generation: Generation,
+pub(super) struct Remaining {
+    pub(super) generation: Generation,
     /// Its members, by their ranks in the whole group.
-    pub(crate) members: Vec<usize>,
+    pub(super) members: Vec<usize>,
     /// The members before.
-    pub(crate) earlier: Vec<usize>,
+    pub(super) earlier: Vec<usize>,
     /// All ranks that the group has lost.
-    pub(crate) lost: Vec<usize>,
+    pub(super) lost: Vec<usize>,
 }
 
 /// The place of the rank of an inbox in a group.
@@ -67,7 +68,10 @@ struct Place {
 const UNBROKEN: &str = "nobody panics holding an inbox";
 const ENTERED: &str = "an engine has entered its group";
 
-pub(crate) struct Inbox {
+/// The letters that have arrived for a rank of a whole group, by sender and generation, the ranks
+/// that have left, and the generations that were aborted. A [`Carrier`](super::Carrier) puts
+/// letters into it, and [`engine`](Inbox::engine) makes the engine that reads them.
+pub struct Inbox {
     contents: Mutex<Contents>,
     change: Condvar,
 }
@@ -98,7 +102,7 @@ struct Contents {
 
 impl Inbox {
     /// Makes the inbox of rank `own` of a group of this size.
-    pub(crate) fn new(own: usize, size: usize) -> Inbox {
+    pub fn new(own: usize, size: usize) -> Inbox {
         let messages = (0..size).map(|_| HashMap::new()).collect();
         let contents = Contents { own, messages, ..Contents::default() };
         Inbox { contents: Mutex::new(contents), change: Condvar::new() }
@@ -108,35 +112,35 @@ impl Inbox {
         self.contents.lock().expect(UNBROKEN)
     }
 
-    /// Stores a letter of rank `from`.
-    pub(crate) fn put(&self, from: usize, letter: Letter) {
+    /// Stores a letter of rank `from` of the whole group. Waits for nothing.
+    pub fn put(&self, from: usize, letter: Letter) {
         let mut contents = self.lock();
-        match letter {
-            Letter::Message { of, .. } | Letter::Tagged { of, .. } | Letter::Unlike { of, .. }
+        match letter.0 {
+            Content::Message { of, .. } | Content::Tagged { of, .. } | Content::Unlike { of, .. }
                 if contents.is_past(&of) => {}
-            Letter::Message { of, bytes } => contents.messages[from].entry(of).or_default().push_back(bytes),
-            Letter::Tagged { of, message } => contents.tagged.push((from, of, message)),
-            Letter::Unlike { of, sent, expected } => contents.unlike.push((from, of, sent, expected)),
+            Content::Message { of, bytes } => contents.messages[from].entry(of).or_default().push_back(bytes),
+            Content::Tagged { of, message } => contents.tagged.push((from, of, message)),
+            Content::Unlike { of, sent, expected } => contents.unlike.push((from, of, sent, expected)),
             // A rank that is lost itself does not say which others are.
-            Letter::End { of: Generation { group, .. }, end: End { reason: Reason::Leave, .. } }
-            | Letter::Lost { group, .. }
+            Content::End { of: Generation { group, .. }, end: End { reason: Reason::Leave, .. } }
+            | Content::Lost { group, .. }
                 if from != contents.own && contents.left.contains(&(from, group)) => {}
-            Letter::End { of, end } => {
+            Content::End { of, end } => {
                 contents.end(of, end);
                 if end.reason == Reason::Leave {
                     // Also in the group of the ranks that are left without others.
                     contents.lose(of.group, &[end.member]);
                 }
             }
-            Letter::Lost { group, ranks } => contents.lose(group, &ranks),
-            Letter::Leave { group } => {
+            Content::Lost { group, ranks } => contents.lose(group, &ranks),
+            Content::Leave { group } => {
                 contents.left.insert((from, group));
                 if from == contents.own {
                     contents.places.remove(&group);
                     contents.forget_past();
                 }
             }
-            Letter::Gone => _ = contents.gone.insert(from),
+            Content::Gone => _ = contents.gone.insert(from),
         }
         self.settle(self.changed(contents));
     }
@@ -149,7 +153,7 @@ impl Inbox {
     }
 
     /// Begins a receive.
-    pub(crate) fn open(&self, receive: Receive) {
+    pub(super) fn open(&self, receive: Receive) {
         let mut contents = self.lock();
         contents.open.push(receive);
         self.settle(contents);
@@ -172,18 +176,18 @@ impl Inbox {
     }
 
     /// Wakes the threads that wait for a change.
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         drop(self.changed(self.lock()));
     }
 
     /// Returns whether a receive of this generation is open.
-    pub(crate) fn has_open(&self, of: Generation) -> bool {
+    pub(super) fn has_open(&self, of: Generation) -> bool {
         self.lock().open.iter().any(|receive| receive.line.last() == Some(&of))
     }
 
     /// Returns the first answer of rank `from` of which no request was told: the message, and the
     /// one that the receive expected.
-    pub(crate) fn take_unlike(&self, from: usize, of: Generation) -> Option<(Envelope, Envelope)> {
+    pub(super) fn take_unlike(&self, from: usize, of: Generation) -> Option<(Envelope, Envelope)> {
         let mut contents = self.lock();
         let place = contents.unlike.iter().position(|&(by, at, ..)| (by, at) == (from, of))?;
         let (_, _, sent, expected) = contents.unlike.remove(place);
@@ -191,18 +195,18 @@ impl Inbox {
     }
 
     /// Returns whether the rank of this inbox makes no more calls in this generation.
-    pub(crate) fn has_closed(&self, of: Generation) -> bool {
+    pub(super) fn has_closed(&self, of: Generation) -> bool {
         self.lock().has_closed(&of)
     }
 
     /// Returns whether a rank makes no more calls in the group of this number.
-    pub(crate) fn has_left(&self, rank: usize, group: u64) -> bool {
+    pub(super) fn has_left(&self, rank: usize, group: u64) -> bool {
         self.lock().has_left(rank, group)
     }
 
     /// Waits until `done`, at most until `until`, and ends late receives meanwhile. Returns whether
     /// it is done.
-    pub(crate) fn wait_until(&self, until: Option<Instant>, done: &dyn Fn() -> bool) -> bool {
+    pub(super) fn wait_until(&self, until: Option<Instant>, done: &dyn Fn() -> bool) -> bool {
         loop {
             let seen = self.lock().changes;
             if done() {
@@ -216,13 +220,13 @@ impl Inbox {
     }
 
     /// Returns the number of changes so far.
-    pub(crate) fn changes(&self) -> u64 {
+    pub(super) fn changes(&self) -> u64 {
         self.lock().changes
     }
 
     /// Waits for a change after the first `seen`, at most until `until` or until a receive is late,
     /// which it ends.
-    pub(crate) fn rest(&self, seen: u64, until: Option<Instant>) {
+    pub(super) fn rest(&self, seen: u64, until: Option<Instant>) {
         let contents = self.lock();
         let first = contents.open.iter().map(|receive| receive.deadline).chain(until).min();
         let is_same = |contents: &mut Contents| contents.changes == seen;
@@ -235,23 +239,23 @@ impl Inbox {
 
     /// Returns the abort of a group, or of one that it was split from. `line` has their
     /// generations.
-    pub(crate) fn end_of(&self, line: &[Generation]) -> Option<End> {
+    pub(super) fn end_of(&self, line: &[Generation]) -> Option<End> {
         self.lock().end_of(line)
     }
 
     /// Returns the last generation of the same members that was aborted, and how.
-    pub(crate) fn last_end_of(&self, of: Generation) -> Option<(u64, End)> {
+    pub(super) fn last_end_of(&self, of: Generation) -> Option<(u64, End)> {
         self.lock().ended.get(&of.first()).copied()
     }
 
     /// Begins the first generation of a group.
-    pub(crate) fn enter(&self, generation: Generation, members: Vec<usize>) {
+    pub(super) fn enter(&self, generation: Generation, members: Vec<usize>) {
         self.lock().places.insert(generation.group, Place { generation, members });
     }
 
     /// Begins the first generation of the same members that was not aborted, and returns it; the
     /// current one if a rank has left, which ends all. Forgets what has arrived of those before.
-    pub(crate) fn begin_next(&self, group: u64) -> Generation {
+    pub(super) fn begin_next(&self, group: u64) -> Generation {
         let mut contents = self.lock();
         let generation = contents.next_of(contents.place(group).generation);
         contents.places.get_mut(&group).expect(ENTERED).generation = generation;
@@ -264,7 +268,7 @@ impl Inbox {
     /// Begins the first generation of the ranks of a group that are left, as far as this rank
     /// knows. It follows from these ranks, not from the order of their losses. `None` if others
     /// take this rank for lost. Forgets what has arrived of the generations before.
-    pub(crate) fn begin_remaining(&self, group: u64) -> Option<Remaining> {
+    pub(super) fn begin_remaining(&self, group: u64) -> Option<Remaining> {
         let mut contents = self.lock();
         if contents.has_left(contents.own, group) {
             return None;
@@ -287,7 +291,7 @@ impl Inbox {
 
     /// Returns the number of messages that no receive has taken, and of the receives that wait.
     #[cfg(test)]
-    pub(crate) fn count(&self) -> (usize, usize) {
+    pub(super) fn count(&self) -> (usize, usize) {
         let contents = self.lock();
         let messages = contents.messages.iter().flat_map(HashMap::values).map(VecDeque::len).sum::<usize>();
         (messages + contents.tagged.len() + contents.unlike.len(), contents.open.len())
@@ -295,7 +299,7 @@ impl Inbox {
 
     /// Waits until [`take`](Inbox::take) would not wait for one of the ranks `from`, at most until
     /// `until`. Returns the position of that rank.
-    pub(crate) fn probe(&self, from: &[usize], line: &[Generation], until: Instant) -> Option<usize> {
+    pub(super) fn probe(&self, from: &[usize], line: &[Generation], until: Instant) -> Option<usize> {
         let own = *line.last().expect("a group has a generation");
         let mut contents = self.lock();
         loop {
@@ -317,7 +321,7 @@ impl Inbox {
 
     /// Waits for something of rank `from` in the last group of `line`, at most until the deadline,
     /// and returns it.
-    pub(crate) fn take(&self, from: usize, line: &[Generation], deadline: Instant) -> News {
+    pub(super) fn take(&self, from: usize, line: &[Generation], deadline: Instant) -> News {
         let own = *line.last().expect("a group has a generation");
         let mut contents = self.lock();
         loop {
@@ -429,5 +433,11 @@ impl Contents {
         let (own, whole) = line.split_last()?;
         // A rank that leaves the whole group stays in the groups that were split off.
         whole.iter().filter_map(end).find(|end| end.reason != Reason::Leave).or_else(|| end(own))
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").finish_non_exhaustive()
     }
 }

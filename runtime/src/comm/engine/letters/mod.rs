@@ -1,0 +1,350 @@
+//! An engine of messages on *letters*, which anything may carry: a queue, a socket, a network.
+//!
+//! Each rank has an [`Inbox`]: the letters by sender and generation of a group, the ranks that have
+//! left, and the generations that were aborted. A [`Carrier`] brings letters from one rank's engine
+//! to another's inbox. All else is here: generations, losses, subgroups, messages with tags.
+//!
+//! **After a loss** a rank begins the generation of the members that are left, as far as it knows,
+//! and tells the others which ranks are lost. It drops what arrives of generations that it has
+//! left. A rank that is told of the loss of a member ends its own generation. So all come to know
+//! the same losses, and meet in the generation that follows from these. Nobody listens to a lost
+//! rank about other losses. A rank that is told that it is lost itself does not go on.
+
+mod inbox;
+mod letter;
+mod mail;
+
+pub use inbox::Inbox;
+pub use letter::Letter;
+
+use super::{Abort, AbortHandle, Engine, Failure, Service};
+use crate::{
+    Error, Mailbox, Result,
+    comm::{call::Call, options::Configuration},
+};
+use consonance_kernels::group::Reason;
+use consonance_spec::{Kind, Signature, World};
+use inbox::{News, Remaining};
+use letter::{Content, End, Generation};
+use mail::Mail;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Carries letters to the ranks of a whole group.
+///
+/// Letters from one rank to another arrive in order, each once, and the last one of a rank is
+/// [`Letter::gone`], when its process has ended. A carrier need not report that it cannot carry a
+/// letter: the end of the receiver's process is reported to the sender's inbox.
+///
+/// ```
+/// use consonance::{
+///     Communicator, ReduceOp, Result, World,
+///     raw::{Carrier, Inbox, Letter},
+/// };
+/// use std::{sync::Arc, thread};
+///
+/// /// Carries letters between threads.
+/// struct Threads(Vec<Arc<Inbox>>);
+///
+/// impl Carrier for Threads {
+///     fn carry(&self, from: usize, to: usize, letter: Letter) {
+///         self.0[to].put(from, letter);
+///     }
+/// }
+///
+/// let inboxes: Vec<Arc<Inbox>> = (0..3).map(|rank| Arc::new(Inbox::new(rank, 3))).collect();
+/// let carrier: Arc<dyn Carrier> = Arc::new(Threads(inboxes.clone()));
+/// let sums = thread::scope(|scope| {
+///     let ranks = inboxes.iter().enumerate().map(|(rank, inbox)| {
+///         let world = World::new(rank, 3).expect("one of three");
+///         let mut rank = Communicator::from_engine(inbox.clone().engine(world, carrier.clone()));
+///         scope.spawn(move || -> Result<f32> {
+///             let mut data = [rank.rank() as f32];
+///             rank.all_reduce(ReduceOp::Sum, &mut data)?;
+///             Ok(data[0])
+///         })
+///     });
+///     let threads: Vec<_> = ranks.collect();
+///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<f32>>>()
+/// })?;
+/// assert_eq!(sums, [3.0; 3]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
+pub trait Carrier: Send + Sync {
+    /// Brings a letter of rank `from`, a rank of this process, into the inbox of rank `to`. Never
+    /// waits for a process that does not read.
+    fn carry(&self, from: usize, to: usize, letter: Letter);
+
+    /// Describes the process of a rank in errors: its task, host and process id. By default there
+    /// is no description.
+    fn describe(&self, _rank: usize) -> Option<String> {
+        None
+    }
+}
+
+impl Inbox {
+    /// Makes the engine of the rank of this inbox. `world` has this rank, and the number of ranks
+    /// of the whole group.
+    pub fn engine(self: Arc<Inbox>, world: World, carrier: Arc<dyn Carrier>) -> Box<dyn Engine> {
+        Box::new(Messages::whole(world, self, carrier))
+    }
+}
+
+/// One rank of a group.
+struct Messages {
+    group: Arc<Group>,
+    timeout: Duration,
+    /// The deadline of the current call.
+    deadline: Instant,
+    /// The number of groups that were split from this one.
+    splits: u64,
+}
+
+/// The state of a group that its rank shares with its abort handles.
+struct Group {
+    world: World,
+    /// The generations of the groups that this one was split from, the whole group first, then its
+    /// own.
+    line: Vec<Generation>,
+    /// The ranks in the whole group.
+    members: Vec<usize>,
+    inbox: Arc<Inbox>,
+    carrier: Arc<dyn Carrier>,
+}
+
+impl Group {
+    /// This rank in the whole group.
+    fn own(&self) -> usize {
+        self.members[self.world.rank()]
+    }
+
+    fn generation(&self) -> Generation {
+        *self.line.last().expect("a group has a generation")
+    }
+
+    /// Makes the error of a call whose group was aborted.
+    fn ended(&self, call: &str, end: End) -> Error {
+        match end.reason {
+            Reason::Leave => {
+                let last = match end.member == self.own() {
+                    true => "the others take it for lost",
+                    false => "it makes no more calls of this group",
+                };
+                // A rank that leaves a split may stay in the whole group.
+                let lost = self.line.len() == 1 || self.inbox.has_left(end.member, self.line[0].group);
+                Error::Left { call: call.to_owned(), replica: end.rank, last: last.to_owned(), lost }
+            }
+            reason => Error::aborted(call, end.rank, reason),
+        }
+    }
+
+    /// Returns the end by which a rank of this group has left.
+    fn left(&self, rank: usize) -> End {
+        End { rank, member: self.members[rank], reason: Reason::Leave, turn: None }
+    }
+
+    /// Aborts this generation on all ranks; all later ones, too, if a rank has left. On each rank
+    /// the first abort wins. If this rank knows of one, it passes that on: no rank hears of the
+    /// consequences of a loss first.
+    fn end(&self, end: End) {
+        let of = self.generation();
+        let new = || (if end.reason == Reason::Leave { u64::MAX } else { of.number }, end);
+        let (number, end) = self.inbox.last_end_of(of).filter(|(last, _)| *last >= of.number).unwrap_or_else(new);
+        let content = || Content::End { of: Generation { number, ..of }, end };
+        self.inbox.put(self.own(), Letter(content()));
+        for &member in self.members.iter().filter(|&&member| member != self.own()) {
+            self.tell(member, content());
+        }
+    }
+
+    /// Sends a letter to a rank of the whole group.
+    fn tell(&self, member: usize, content: Content) {
+        self.carrier.carry(self.own(), member, Letter(content));
+    }
+}
+
+impl Abort for Group {
+    fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason) {
+        let rank = culprit.filter(|&rank| rank < self.members.len()).unwrap_or(self.world.rank());
+        self.end(End { rank, member: self.members[rank], reason, turn });
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.inbox.end_of(&self.line).is_some()
+    }
+
+    fn ended_after(&self, turn: u64) -> bool {
+        self.inbox.end_of(&self.line).and_then(|end| end.turn).is_some_and(|end| end > turn)
+    }
+}
+
+impl Messages {
+    fn whole(world: World, inbox: Arc<Inbox>, carrier: Arc<dyn Carrier>) -> Messages {
+        Messages::new(Group {
+            world,
+            line: vec![Generation::of_all(0)],
+            members: (0..world.size()).collect(),
+            inbox,
+            carrier,
+        })
+    }
+
+    fn new(group: Group) -> Messages {
+        group.inbox.enter(group.generation(), group.members.clone());
+        let timeout = Duration::from_secs(300);
+        Messages { group: Arc::new(group), timeout, deadline: Instant::now() + timeout, splits: 0 }
+    }
+
+    /// Waits for the next message of rank `from` of this group.
+    fn receive(&self, from: usize, call: &str) -> Result<Vec<u8>> {
+        let group = &*self.group;
+        match group.inbox.take(group.members[from], &group.line, self.deadline) {
+            News::Message(bytes) => Ok(bytes),
+            News::Ended(end) => Err(group.ended(call, end)),
+            News::Left => {
+                group.end(group.left(from));
+                Err(group.ended(call, group.left(from)))
+            }
+            News::Late => {
+                group.end(End { reason: Reason::Deadline, ..group.left(from) });
+                let missing = vec![(from, "it sent no message of this call".to_owned())];
+                Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
+            }
+        }
+    }
+}
+
+/// Returns the buffer as one in host memory, which it is by [`Engine::reaches`].
+fn on_host<B>(buf: Option<B>) -> B {
+    buf.expect("a buffer in host memory")
+}
+
+impl Engine for Messages {
+    fn world(&self) -> World {
+        self.group.world
+    }
+
+    fn service(&self) -> Service {
+        Service::Messages
+    }
+
+    fn begin_call(&mut self) {
+        self.deadline = Instant::now() + self.timeout;
+    }
+
+    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
+        let group = &*self.group;
+        let ranks: Vec<usize> = from.iter().map(|&from| group.members[from]).collect();
+        group.inbox.probe(&ranks, &group.line, until).map(|place| from[place])
+    }
+
+    fn execute(&mut self, call: Call<'_>, _: &Signature, name: Kind) -> Result<(), Failure> {
+        match call {
+            Call::Send { data, to } => {
+                if let Some(end) = self.group.inbox.end_of(&self.group.line) {
+                    return Err(self.group.ended(name.name(), end).into());
+                }
+                let (of, bytes) = (self.group.generation(), on_host(data.host()).as_bytes().to_vec());
+                self.group.tell(self.group.members[to], Content::Message { of, bytes });
+                Ok(())
+            }
+            Call::Recv { data, from } => {
+                let bytes = self.receive(from, name.name())?;
+                if bytes.len() != data.bytes() {
+                    self.group.abort(None, None, Reason::Failure);
+                    let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
+                    return Err(Error::system(what, std::io::ErrorKind::InvalidData).into());
+                }
+                on_host(data.host()).copy_from_bytes(&bytes);
+                Ok(())
+            }
+            call => unreachable!("{call:?} is made of messages"),
+        }
+    }
+
+    fn configure(&mut self, configuration: &Configuration) {
+        self.timeout = configuration.timeout;
+    }
+
+    fn abort_handle(&self) -> AbortHandle {
+        let group: Arc<dyn Abort> = self.group.clone();
+        group.into()
+    }
+
+    fn next_generation(&mut self) -> Result<()> {
+        let Group { world, ref line, ref members, ref inbox, ref carrier } = *self.group;
+        let mut line = line.clone();
+        let last = line.last_mut().expect("a group has a generation");
+        *last = inbox.begin_next(last.group);
+        let (members, inbox, carrier) = (members.clone(), inbox.clone(), carrier.clone());
+        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, carrier }), 0);
+        Ok(())
+    }
+
+    fn remaining(&mut self) -> Result<()> {
+        let Group { ref line, ref inbox, ref carrier, .. } = *self.group;
+        let (own, mut line) = (self.group.own(), line.clone());
+        let last = line.last_mut().expect("a group has a generation");
+        let Some(Remaining { generation, members, earlier, lost }) = inbox.begin_remaining(last.group) else {
+            let problem = "the other replicas take this one for lost: it does not come back".to_owned();
+            return Err(Error::WrongContext { call: "MultiWorkerMirroredStrategy::reform", problem });
+        };
+        // Ranks that begin another generation may have split the last one differently often.
+        let splits = if *last == generation { self.splits } else { 0 };
+        *last = generation;
+        // The others may not have heard of the same losses, and those taken for lost of theirs.
+        for &member in earlier.iter().filter(|&&member| member != own) {
+            let content = Content::Lost { group: generation.group, ranks: lost.clone() };
+            carrier.carry(own, member, Letter(content));
+        }
+        let rank = members.iter().position(|&member| member == own).expect("this rank is left");
+        let world = World::new(rank, members.len()).expect("one of the members");
+        let (inbox, carrier) = (inbox.clone(), carrier.clone());
+        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, carrier }), splits);
+        Ok(())
+    }
+
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        Ok(Mailbox::new(Arc::new(Mail(self.group.clone())), self.timeout))
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        self.splits += 1;
+        let group = &*self.group;
+        let Some(rank) = members.iter().position(|&member| member == group.world.rank()) else { return Ok(None) };
+        // The number is the same on all ranks of the group. Groups that are split off at once
+        // differ in their first member.
+        let split = group.generation().split(self.splits, group.members[members[0]]);
+        Ok(Some(Box::new(Messages::new(Group {
+            world: World::new(rank, members.len()).expect("one of the members"),
+            line: group.line.iter().copied().chain([split]).collect(),
+            members: members.iter().map(|&member| group.members[member]).collect(),
+            inbox: group.inbox.clone(),
+            carrier: group.carrier.clone(),
+        }))))
+    }
+}
+
+/// The rank leaves: it tells the peers that wait for it. If its group was aborted, it tells them of
+/// that first: they may not have heard of it, and would name this rank.
+impl Drop for Messages {
+    fn drop(&mut self) {
+        let group = &*self.group;
+        let ends = group.line.iter().filter_map(|of| {
+            let (number, end) = group.inbox.last_end_of(*of)?;
+            (number >= of.number).then_some((Generation { number, ..*of }, end))
+        });
+        let ends: Vec<(Generation, End)> = ends.collect();
+        for &member in &group.members {
+            for &(of, end) in &ends {
+                group.tell(member, Content::End { of, end });
+            }
+            group.tell(member, Content::Leave { group: group.generation().group });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
