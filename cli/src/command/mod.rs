@@ -15,7 +15,7 @@ mod soak;
 use crate::{
     bench::{BenchError, remove_all},
     executable,
-    launcher::{self, Launch},
+    launcher::{self, Launch, MAX_HOSTS},
 };
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -72,6 +72,12 @@ enum Command {
 
 /// Start a program as the workers of a cluster on this machine.
 ///
+/// With --hosts, this machine plays several hosts, each with N workers. A host has a network,
+/// process ids and a name of its own (host0, host1, …), made of namespaces that end with this
+/// command; the files are shared. The hosts reach each other at 10.77.0.1, 10.77.0.2, …, and
+/// nothing else. Needs root, iproute2 and util-linux. `nsenter --target PID --all COMMAND` runs a
+/// command on a worker's host, where PID is the worker's process id as this command prints it.
+///
 /// Sets for each worker TF_CONFIG (the cluster and this task) and CONSONANCE_JOB (a job id that no
 /// other launch has); for programs of torchrun also RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 /// MASTER_ADDR and MASTER_PORT. Puts the worker before each line of its output: `[worker 0] …`.
@@ -98,10 +104,13 @@ enum Command {
 /// nobody reads within 5 s of the end is dropped, and a last line says so.
 #[derive(clap::Args)]
 struct Run {
-    /// Number of workers
+    /// Number of workers, of each host
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true,
         value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     workers: NonZeroUsize,
+    /// Play this many hosts on this machine
+    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = number::<NonZeroUsize>(1..=MAX_HOSTS))]
+    hosts: Option<NonZeroUsize>,
     /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
     #[arg(long, value_name = "R", allow_negative_numbers = true,
         value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
@@ -261,10 +270,18 @@ fn status_of(name: &str, result: Result<(), impl Into<Problem>>) -> i32 {
 }
 
 fn run(arguments: Run) -> i32 {
-    let Run { workers, replicas, timeout, keep_going, max_restarts, print_environment, profile, program } = arguments;
-    let (program, arguments) = (PathBuf::from(&program[0]), program[1..].to_vec());
-    let launch =
-        Launch { workers, replicas, timeout, keep_going, max_restarts, print_environment, profile, program, arguments };
+    let launch = Launch {
+        workers: arguments.workers,
+        hosts: arguments.hosts,
+        replicas: arguments.replicas,
+        timeout: arguments.timeout,
+        keep_going: arguments.keep_going,
+        max_restarts: arguments.max_restarts,
+        print_environment: arguments.print_environment,
+        profile: arguments.profile,
+        program: PathBuf::from(&arguments.program[0]),
+        arguments: arguments.program[1..].to_vec(),
+    };
     launch.run_and_tell()
 }
 

@@ -5,6 +5,7 @@
 //! ports by a socket whose abstract name contains the port. Only one socket can have the name, and
 //! the system removes it when the launcher ends, in whatever way.
 
+use super::hosts::address;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -16,9 +17,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+/// The first port of a host of a launch. The workers' ports follow it.
+const FIRST_PORT: u16 = 2222;
+
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     addresses: Vec<SocketAddr>,
+    /// The number of workers of each host.
+    workers_of_host: usize,
     /// The address for the store of programs that are written for torch's launcher.
     master: SocketAddr,
     /// The job id, which no other launch has: workers that outlive their launch never join those of
@@ -48,20 +54,28 @@ impl Cluster {
                 Err(error) => return Err(error),
             }
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let job = format!("launch-{}-{}", process::id(), now.as_nanos());
         let master = addresses.pop().expect("one more than there are workers");
-        Ok(Cluster { addresses, master, job, _claims: claims })
+        Ok(Cluster { addresses, workers_of_host: workers, master, job: job(), _claims: claims })
+    }
+
+    /// Returns the addresses of `workers` workers on each of `hosts` hosts of this launch alone, on
+    /// which all ports are free.
+    pub(crate) fn of_hosts(hosts: usize, workers: usize) -> io::Result<Cluster> {
+        let port = |worker| u16::try_from(worker).ok().and_then(|worker| FIRST_PORT.checked_add(worker));
+        let last = port(workers).ok_or_else(|| io::Error::other(format!("a host has no {workers} ports")))?;
+        let of_host = |host| (FIRST_PORT + 1..=last).map(move |port| (address(host), port).into());
+        let addresses = (0..hosts).flat_map(of_host).collect();
+        let master = (address(0), FIRST_PORT).into();
+        Ok(Cluster { addresses, workers_of_host: workers, master, job: job(), _claims: Vec::new() })
     }
 
     /// Returns the variables by which torch's launcher tells a worker who it is.
     pub(crate) fn ranks(&self, index: usize) -> [(&'static str, String); 6] {
-        let (rank, size) = (index.to_string(), self.addresses.len().to_string());
         [
-            ("RANK", rank.clone()),
-            ("WORLD_SIZE", size.clone()),
-            ("LOCAL_RANK", rank),
-            ("LOCAL_WORLD_SIZE", size),
+            ("RANK", index.to_string()),
+            ("WORLD_SIZE", self.addresses.len().to_string()),
+            ("LOCAL_RANK", (index % self.workers_of_host).to_string()),
+            ("LOCAL_WORLD_SIZE", self.workers_of_host.to_string()),
             ("MASTER_ADDR", self.master.ip().to_string()),
             ("MASTER_PORT", self.master.port().to_string()),
         ]
@@ -84,6 +98,12 @@ impl Cluster {
         let workers = addresses.join(", ");
         format!(r#"{{"cluster": {{"worker": [{workers}]}}, "task": {{"type": "worker", "index": {index}}}}}"#)
     }
+}
+
+/// Returns a new job id.
+fn job() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("launch-{}-{}", process::id(), now.as_nanos())
 }
 
 fn claim(port: u16) -> io::Result<UnixDatagram> {

@@ -14,6 +14,7 @@ use std::{
     collections::HashMap,
     io::{self, PipeReader, PipeWriter, Read},
     os::fd::AsRawFd,
+    path::PathBuf,
     process,
     time::{Duration, Instant},
 };
@@ -23,12 +24,17 @@ pub(super) struct Inbox {
     reader: PipeReader,
     /// Workers open it by its number.
     writer: PipeWriter,
+    /// The path by which workers open it, if they are not processes of this machine.
+    elsewhere: Option<PathBuf>,
     /// The number of workers of the launch.
     size: usize,
+    /// The number of workers of each host.
+    workers_of_host: usize,
     /// The beginning of a line that has not been read to its end.
     rest: String,
-    /// The worker to which a process belongs: the worker's own, and those that it has started.
-    workers: HashMap<u32, usize>,
+    /// The worker to which a process of a host belongs: the worker's own, and those that it has
+    /// started.
+    workers: HashMap<(usize, u32), usize>,
     /// For a worker, the worker that its latest error names.
     named: HashMap<usize, Named>,
     /// The number of names that were read.
@@ -61,14 +67,16 @@ enum Meeting {
 }
 
 impl Inbox {
-    /// Makes the inbox of a launch of `size` workers.
-    pub(super) fn new(size: usize) -> io::Result<Inbox> {
+    /// Makes the inbox of a launch of `size` workers, so many on each host.
+    pub(super) fn new(size: usize, workers_of_host: usize) -> io::Result<Inbox> {
         let (reader, writer) = io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
         Ok(Inbox {
+            elsewhere: None,
             reader,
             writer,
             size,
+            workers_of_host,
             rest: String::new(),
             workers: HashMap::new(),
             named: HashMap::new(),
@@ -78,10 +86,19 @@ impl Inbox {
         })
     }
 
+    /// Returns the path of the pipe for processes of this machine.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", process::id(), self.writer.as_raw_fd()).into()
+    }
+
+    /// Tells that workers find the pipe by another path.
+    pub(super) fn set_path(&mut self, path: &str) {
+        self.elsewhere = Some(path.into());
+    }
+
     /// Returns the place of a worker in the launch.
     pub(super) fn post(&self, worker: usize) -> Post {
-        let pipe = format!("/proc/{}/fd/{}", process::id(), self.writer.as_raw_fd());
-        Post { worker, workers: self.size, pipe: pipe.into() }
+        Post { worker, workers: self.size, pipe: self.elsewhere.clone().unwrap_or_else(|| self.path()) }
     }
 
     /// Forgets what the process of a worker has told, before there is another one beside the
@@ -95,9 +112,15 @@ impl Inbox {
         self.meetings.remove(&worker);
     }
 
-    /// Notes that a worker has this process now, which may have told something already.
+    /// Notes that a worker has this process now, by its id on the worker's host. It may have told
+    /// something already.
     pub(super) fn begin(&mut self, worker: usize, pid: i32) {
-        self.workers.insert(pid.unsigned_abs(), worker);
+        self.workers.insert((self.host(worker), pid.unsigned_abs()), worker);
+    }
+
+    /// Returns the host of a worker. Processes of two hosts may have the same id.
+    fn host(&self, worker: usize) -> usize {
+        worker / self.workers_of_host
     }
 
     /// Returns the worker whose fault it is that this one failed, if an error said so: the one that
@@ -155,7 +178,8 @@ impl Inbox {
     }
 
     fn take(&mut self, Line { worker, process, news }: Line) {
-        self.workers.entry(process).or_insert(worker);
+        let host = self.host(worker);
+        self.workers.entry((host, process)).or_insert(worker);
         match news {
             News::Here => {}
             News::Waits => _ = self.meetings.insert(worker, Meeting::Waits),
@@ -169,7 +193,7 @@ impl Inbox {
                 missing.into_iter().for_each(|missing| self.name(worker, missing, Blame::Missing));
             }
             News::Blames(culprit, blame) => {
-                let culprit = self.workers.get(&culprit).copied();
+                let culprit = self.workers.get(&(host, culprit)).copied();
                 culprit.into_iter().for_each(|culprit| self.name(worker, culprit, blame));
             }
         }
@@ -195,7 +219,7 @@ mod tests {
 
     /// Returns an inbox of workers with the processes 10, 11, 12, ….
     fn inbox() -> Inbox {
-        let mut inbox = Inbox::new(6).expect("a pipe");
+        let mut inbox = Inbox::new(6, 6).expect("a pipe");
         (0..6).for_each(|worker| inbox.begin(worker, 10 + worker as i32));
         inbox
     }

@@ -2,7 +2,8 @@
 //! starts another process in its place if `max_restarts` allows it; otherwise ends all workers,
 //! unless `keep_going` is set.
 //!
-//! The files are its parts: `cluster.rs` (addresses and job id), `worker.rs` (a process and its
+//! The files are its parts: `cluster.rs` (addresses and job id), `hosts.rs` (namespaces that play
+//! hosts), `worker.rs` (a process and its
 //! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
 //! `inbox.rs` (what workers tell the launcher), `failure.rs` (whose fault a failure is),
 //! `restart.rs` (when a worker is replaced) and `supervisor.rs`, which waits for the workers. Two
@@ -29,6 +30,7 @@
 //! process and group ids to other processes.
 
 pub(crate) mod cluster;
+mod hosts;
 mod inbox;
 mod output;
 mod profile;
@@ -39,6 +41,7 @@ mod restart;
 mod supervisor;
 
 pub use failure::{Failure, Unmet, WorkerState};
+pub use hosts::MAX_HOSTS;
 pub use profile::Profiled;
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, Ended, become_worker};
@@ -82,8 +85,11 @@ const BY_SIGNAL: i32 = 128;
 /// A program, and how to start it as workers.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The number of workers.
+    /// The number of workers, of each host if there are several.
     pub workers: NonZeroUsize,
+    /// The number of hosts that this machine plays, at most [`MAX_HOSTS`]; `None`: the workers run
+    /// on this machine as it is.
+    pub hosts: Option<NonZeroUsize>,
     /// The number of replicas of each worker, which it gets in `CONSONANCE_REPLICAS`.
     pub replicas: Option<NonZeroUsize>,
     /// The time from the start after which all workers are ended.
@@ -166,6 +172,11 @@ pub enum StartError {
         /// The limit of this process.
         limit: usize,
     },
+    /// This machine cannot play hosts.
+    Hosts {
+        /// The reason in words, and how to mend it.
+        why: String,
+    },
     /// The launcher itself failed.
     Launcher {
         /// The action that failed.
@@ -200,7 +211,7 @@ impl Launch {
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         self.check_files()?;
-        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.workers.get()));
+        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.size(), self.workers.get()));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
@@ -208,17 +219,22 @@ impl Launch {
         let feed = pass_on(tell).map_err(cannot("pass on output"))?;
         let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline)?.supervise(&events);
         drain(&events, self.reading(), &mut report);
-        report.profiled = profile.as_mut().map(|profile| profile.write(self.workers.get()));
+        report.profiled = profile.as_mut().map(|profile| profile.write(self.size()));
         Ok(report)
+    }
+
+    /// Returns the number of workers on all hosts.
+    fn size(&self) -> usize {
+        self.workers.get().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
     }
 
     /// Checks that this process may open enough files, before it starts one worker after another
     /// until it may not.
     fn check_files(&self) -> Result<(), StartError> {
-        let workers = self.workers.get();
-        let needed =
-            Cluster::files(workers).max(FILES_OF_WORKER.saturating_mul(workers.saturating_add(self.max_restarts)));
-        let needed = needed.saturating_add(FILES_OF_LAUNCHER);
+        let workers = self.size();
+        let of_hosts = hosts::FILES_OF_HOST.saturating_mul(self.hosts.map_or(0, NonZeroUsize::get));
+        let of_workers = FILES_OF_WORKER.saturating_mul(workers.saturating_add(self.max_restarts));
+        let needed = Cluster::files(workers).max(of_workers).saturating_add(of_hosts).saturating_add(FILES_OF_LAUNCHER);
         match getrlimit(Resource::Nofile).current.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)) {
             Some(limit) if limit < needed => Err(StartError::Files { workers, needed, limit }),
             _ => Ok(()),
@@ -372,7 +388,7 @@ impl StartError {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             StartError::Program { .. } => 126,
-            StartError::Launcher { .. } | StartError::Files { .. } => FAILED,
+            StartError::Launcher { .. } | StartError::Files { .. } | StartError::Hosts { .. } => FAILED,
         }
     }
 }
@@ -386,6 +402,7 @@ impl fmt::Display for StartError {
                 "-n {workers}: expected a limit of {needed} open files or more, found {limit}; \
                  `ulimit -n {needed}` raises it"
             ),
+            StartError::Hosts { why } => write!(f, "--hosts: {why}"),
             StartError::Launcher { doing, source } => write!(f, "cannot {doing}: {source}"),
         }
     }
@@ -395,7 +412,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Program { source, .. } | StartError::Launcher { source, .. } => Some(source),
-            StartError::Files { .. } => None,
+            StartError::Files { .. } | StartError::Hosts { .. } => None,
         }
     }
 }

@@ -18,12 +18,17 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+/// A number above all process ids.
+const BEYOND_IDS: u64 = 1 << 32;
+
 /// A profile of a launch. Dropping it removes the workers' files.
 pub(super) struct Profile {
     path: PathBuf,
     file: File,
     /// Whether the file is of this launch, and has no profile yet.
     is_new: bool,
+    /// The number of workers of each host.
+    workers_of_host: usize,
     /// The folder of the workers' folders.
     folder: PathBuf,
 }
@@ -40,20 +45,22 @@ pub struct Profiled {
 /// The calls of one thread of a worker's process.
 struct Track {
     worker: usize,
+    host: usize,
     contents: Contents,
     records: Vec<Record>,
 }
 
 impl Profile {
-    /// Prepares a profile of `workers` workers. Everything that can be refused is refused now.
-    pub(super) fn begin(path: &Path, workers: usize) -> io::Result<Profile> {
+    /// Prepares a profile of `workers` workers, so many on each host. Everything that can be
+    /// refused is refused now.
+    pub(super) fn begin(path: &Path, workers: usize, workers_of_host: usize) -> io::Result<Profile> {
         let is_new = !path.exists();
         // The old content of the file stays until there is a new profile.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let folder = env::temp_dir().join(format!("consonance-profile-{}-{}", process::id(), now.as_nanos()));
-        let profile = Profile { path: path.to_owned(), file, is_new, folder };
+        let profile = Profile { path: path.to_owned(), file, is_new, workers_of_host, folder };
         for worker in 0..workers {
             fs::create_dir_all(profile.folder(worker))?;
         }
@@ -73,7 +80,7 @@ impl Profile {
     fn merge(&mut self, workers: usize) -> io::Result<Profiled> {
         let mut tracks = Vec::new();
         for worker in 0..workers {
-            tracks.extend(tracks_of(&self.folder(worker), worker)?);
+            tracks.extend(tracks_of(&self.folder(worker), worker, worker / self.workers_of_host)?);
         }
         self.file.set_len(0)?;
         self.is_new = false;
@@ -107,7 +114,7 @@ pub(super) fn write_words(profiled: &Result<Profiled, String>, f: &mut fmt::Form
 }
 
 /// Reads the files of a worker, in an order that does not depend on the file system.
-fn tracks_of(folder: &Path, worker: usize) -> io::Result<Vec<Track>> {
+fn tracks_of(folder: &Path, worker: usize, host: usize) -> io::Result<Vec<Track>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
         paths.push(entry?.path());
@@ -118,7 +125,7 @@ fn tracks_of(folder: &Path, worker: usize) -> io::Result<Vec<Track>> {
         // A process that was killed while it created the file has left no header.
         let Some(contents) = record_file::read(&fs::read(&path)?) else { continue };
         let records = contents.records.iter().filter_map(Record::from_words).collect();
-        tracks.push(Track { worker, contents, records });
+        tracks.push(Track { worker, host, contents, records });
     }
     tracks.sort_by_key(|track| (track.contents.process, track.replicas().into_iter().next(), track.begin()));
     Ok(tracks)
@@ -131,6 +138,11 @@ impl Track {
 
     fn begin(&self) -> Option<Duration> {
         self.records.iter().map(|record| record.begin).min()
+    }
+
+    /// Returns the process's id in the timeline. Processes of two hosts may have the same id.
+    fn process(&self) -> u64 {
+        self.host as u64 * BEYOND_IDS + u64::from(self.contents.process)
     }
 
     /// Returns the name of the track among all: the replicas whose calls it has, and the thread if
@@ -174,9 +186,9 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
         Ok::<(), io::Error>(())
     };
     for (index, track) in tracks.iter().enumerate() {
-        let (process, thread) = (track.contents.process, index + 1);
+        let (process, thread) = (track.process(), index + 1);
         let name = |what: &str, key: &str, value: Value| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { key: value } });
-        let of_process = format!("worker {} (pid {process})", track.worker);
+        let of_process = format!("worker {} (pid {})", track.worker, track.contents.process);
         put(out, name("process_name", "name", of_process.into()))?;
         put(out, name("process_sort_index", "sort_index", track.worker.into()))?;
         put(out, name("thread_name", "name", track.name(tracks).into()))?;
@@ -265,9 +277,14 @@ mod tests {
 
     /// Merges the files, given as worker, name, room and records.
     fn merged(files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
+        merged_of_hosts(2, files)
+    }
+
+    /// Like [`merged`], with so many workers on each host.
+    fn merged_of_hosts(workers_of_host: usize, files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
         let (process, thread) = (process::id(), std::thread::current().id());
         let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
-        let mut profile = Profile::begin(&path, 2).unwrap();
+        let mut profile = Profile::begin(&path, 2, workers_of_host).unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
             let mut file = RecordFile::create(&file, name, *room).unwrap();
@@ -282,6 +299,19 @@ mod tests {
         let json = serde_json::from_slice(&fs::read(&path).unwrap()).expect("JSON");
         fs::remove_file(&path).unwrap();
         (profiled, json)
+    }
+
+    /// The two files are of one process here, as if two hosts had processes of the same id.
+    #[test]
+    fn processes_of_two_hosts_are_apart() {
+        let records = [0, 1].map(|replica| [run(10, Some(90), replica)]);
+        let files = [0, 1].map(|worker| (worker, "main", 9, &records[worker][..]));
+        for (workers_of_host, expected) in [(2, 1), (1, 2)] {
+            let (_, json) = merged_of_hosts(workers_of_host, &files);
+            let events = json["traceEvents"].as_array().unwrap();
+            let ids: BTreeSet<Option<u64>> = events.iter().map(|event| event["pid"].as_u64()).collect();
+            assert_eq!(ids.len(), expected, "{ids:?}");
+        }
     }
 
     #[test]
@@ -343,10 +373,10 @@ mod tests {
     #[test]
     fn a_failed_start_leaves_no_file_and_keeps_an_old_one() {
         let path = env::temp_dir().join(format!("consonance-kept-{}.json", process::id()));
-        drop(Profile::begin(&path, 1).unwrap());
+        drop(Profile::begin(&path, 1, 1).unwrap());
         assert!(!path.exists());
         fs::write(&path, "old").unwrap();
-        drop(Profile::begin(&path, 1).unwrap());
+        drop(Profile::begin(&path, 1, 1).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         fs::remove_file(&path).unwrap();
     }

@@ -4,6 +4,7 @@ use super::{
     Event, GRACE, Launch, Outcome, Report, StartError,
     cluster::Cluster,
     failure::{Failure, Unmet, WorkerState},
+    hosts::{self, Host, Hosts},
     inbox::{Inbox, Named},
     next,
     output::Feed,
@@ -53,6 +54,8 @@ pub(super) struct Supervisor<'l> {
     workers: Vec<Worker>,
     /// Workers that were replaced.
     former: Vec<Worker>,
+    /// The hosts that this machine plays. They end after the workers.
+    hosts: Hosts,
     ends: Ends,
     stage: Stage,
     /// The end of the timeout.
@@ -89,19 +92,30 @@ impl<'l> Supervisor<'l> {
         deadline: Option<Instant>,
     ) -> Result<Supervisor<'l>, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
+        let (size, workers) = (launch.size(), launch.workers.get());
+        let cluster = match launch.hosts {
+            None => Cluster::local(size),
+            Some(hosts) => Cluster::of_hosts(hosts.get(), workers),
+        };
+        let mut inbox = Inbox::new(size, workers).map_err(cannot("make a pipe"))?;
+        let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path())).transpose()?;
+        if hosts.is_some() {
+            inbox.set_path(hosts::PIPE);
+        }
         let mut supervisor = Supervisor {
             launch,
             profile,
-            cluster: Cluster::local(launch.workers.get()).map_err(cannot("choose addresses"))?,
-            inbox: Inbox::new(launch.workers.get()).map_err(cannot("make a pipe"))?,
+            cluster: cluster.map_err(cannot("choose addresses"))?,
+            inbox,
             feed,
             workers: Vec::new(),
             former: Vec::new(),
+            hosts: hosts.unwrap_or_else(Hosts::none),
             ends: Ends::new().map_err(cannot("watch workers"))?,
             stage: Stage::Running,
             deadline,
             restarts: 0,
-            rows: vec![Row::default(); launch.workers.get()],
+            rows: vec![Row::default(); size],
             due: Vec::new(),
             first: None,
             culprit: None,
@@ -118,7 +132,7 @@ impl<'l> Supervisor<'l> {
                 profiled: None,
             },
         };
-        for index in 0..launch.workers.get() {
+        for index in 0..size {
             let worker = supervisor.begin(index, 0)?;
             supervisor.workers.push(worker);
         }
@@ -175,10 +189,12 @@ impl<'l> Supervisor<'l> {
         let environment = self.environment(index, restarts);
         let running = self.running();
         self.inbox.forget(index, &running);
-        let mut worker = Worker::start(index, self.launch, &environment, self.profile)?;
+        let host = self.hosts.get(index / self.launch.workers);
+        let mut worker = Worker::start(index, self.launch, host, &environment, self.profile)?;
         let cannot = |source| StartError::Launcher { doing: "watch a worker", source };
         self.ends.watch(&worker).map_err(cannot)?;
-        self.inbox.begin(index, worker.pid());
+        let own_pid = host.map_or(Some(worker.pid()), |_| Host::inner(worker.pid()));
+        own_pid.into_iter().for_each(|pid| self.inbox.begin(index, pid));
         if self.launch.print_environment {
             let variables: Vec<String> =
                 environment.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();

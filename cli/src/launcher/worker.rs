@@ -13,6 +13,7 @@
 
 use super::{
     Launch, StartError,
+    hosts::{self, Host},
     output::{Sink, Stream},
     profile::Profile,
     signals,
@@ -144,6 +145,7 @@ impl Worker {
     pub(super) fn start(
         index: usize,
         launch: &Launch,
+        host: Option<&Host>,
         environment: &Environment,
         profile: Option<&Profile>,
     ) -> Result<Worker, StartError> {
@@ -152,13 +154,19 @@ impl Worker {
         ours.set_read_timeout(Some(START)).map_err(cannot)?;
 
         let mut command = executable::command().map_err(cannot)?;
-        command.args([BECOME_WORKER, &process::id().to_string()]).arg(&launch.program).args(&launch.arguments);
+        let parent = host.map_or_else(|| process::id().to_string(), Host::name);
+        command.args([BECOME_WORKER, &parent]).arg(&launch.program).args(&launch.arguments);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {
             command.env(VARIABLE, profile.folder(index));
         }
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let worker = Worker { index, begun: Instant::now(), end: None, child: command.spawn().map_err(cannot)? };
+        let child = match host {
+            None => command.spawn(),
+            Some(host) => host.spawn(&mut command),
+        };
+        let child = child.map_err(cannot)?;
+        let worker = Worker { index, begun: Instant::now(), end: None, child };
         // Dropping the command closes our copy of the worker's end of the socket.
         drop(command);
 
@@ -229,10 +237,10 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     if arguments.next().is_none_or(|first| first != BECOME_WORKER) {
         return;
     }
-    let launcher = arguments.next().and_then(|pid| pid.to_str()?.parse().ok());
+    let launcher = arguments.next().and_then(|launcher| launcher.into_string().ok());
     let (Some(launcher), Some(program)) = (launcher, arguments.next()) else { process::exit(FAILED) };
     let to_launcher = io::stdin().as_fd().try_clone_to_owned();
-    let error = match prepare(launcher) {
+    let error = match prepare(&launcher) {
         Ok(()) => Command::new(program).args(arguments).exec(),
         Err(error) => error,
     };
@@ -243,10 +251,15 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     process::exit(FAILED)
 }
 
-fn prepare(launcher: u32) -> io::Result<()> {
+/// Prepares a worker of the launcher with this process id, or of a played host of this name.
+fn prepare(launcher: &str) -> io::Result<()> {
     dup2_stdin(File::open("/dev/null")?)?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The system ends a host with its launcher.
+    if hosts::join(launcher)? {
+        return Ok(());
+    }
     // The launcher may have died before that call.
     let parent = getppid().map(|pid| pid.as_raw_pid().unsigned_abs());
-    if parent == Some(launcher) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    if parent == launcher.parse().ok() { Ok(()) } else { Err(Errno::SRCH.into()) }
 }

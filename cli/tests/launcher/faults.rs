@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Set in a worker that is a process of this program.
-const PLAYED: &str = "CONSONANCE_TEST_PLAYED";
+pub(super) const PLAYED: &str = "CONSONANCE_TEST_PLAYED";
 
 /// The chief panics, and ends after the others have got their errors and have ended.
 #[test]

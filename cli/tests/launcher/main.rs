@@ -1,6 +1,7 @@
 //! `consonance run`, with shells as workers. The tests wait for expected events up to [`LIMIT`].
 
 mod faults;
+mod hosts;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -660,6 +661,9 @@ fn wrong_arguments_are_refused() {
         "-n 2 --timeout 3d true",
         "-n 2 --timeout s true",
         "-n 2 --unknown true",
+        "-n 2 --hosts 0 true",
+        "-n 2 --hosts -1 true",
+        "-n 2 --hosts 251 true",
     ] {
         let output =
             Command::new(CONSONANCE).arg("run").args(arguments.split(' ')).output().expect("the launcher runs");
