@@ -13,6 +13,8 @@ pub mod memory;
 pub mod cpu;
 pub mod os;
 pub mod cuda;
+#[cfg(target_os = "linux")]
+pub mod wire;
 pub mod shm;
 pub mod group;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,155 @@
+//! Looks for UCX, and loads it.
+
+use super::{
+    Absent, signals,
+    sys::{Functions, VERSION},
+};
+use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
+use std::{
+    env,
+    ffi::c_uint,
+    path::{Path, PathBuf},
+};
+
+/// The environment variable that names the library.
+const VARIABLE: &str = "CONSONANCE_UCX";
+
+/// The name by which the system's loader is asked.
+const NAME: &str = "libucp.so.0";
+
+/// The library that another version of UCX would share with one that is loaded.
+const SHARED: &str = "libucs.so.0";
+
+/// Ask the loader only for what is loaded.
+const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
+
+/// UCX, loaded. It is never unloaded: it has a thread and hooks of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Library {
+    pub(super) functions: Functions,
+    pub(super) name: String,
+    pub(super) version: [u32; 3],
+}
+
+impl Library {
+    /// Loads UCX from the first place that has it.
+    ///
+    /// # Errors
+    /// What was found in all places.
+    pub(super) fn load() -> Result<Library, Absent> {
+        let mut looked = Vec::new();
+        let before = is_loaded(SHARED);
+        for place in places(&|name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)) {
+            let name = place.path.display().to_string();
+            match Library::from(&place.path, &name) {
+                Ok(library) => return Ok(library),
+                Err(found) => looked.push((place.words(&name), found)),
+            }
+            if !before && is_loaded(SHARED) {
+                looked.push((
+                    "other places".to_owned(),
+                    format!("not tried, since that version stays in the process; {VARIABLE} names a newer one"),
+                ));
+                break;
+            }
+        }
+        Err(Absent { looked })
+    }
+
+    fn from(path: &Path, name: &str) -> Result<Library, String> {
+        // The loader's words about a file that is not there are about its first search, not the
+        // file.
+        if path.components().count() > 1 && !path.exists() {
+            return Err("there is no such file".to_owned());
+        }
+        let _kept = signals::keep();
+        // SAFETY: the code that runs when a library is loaded is UCX's, or that of the library that
+        // the user names in its place. The signal handlers that it sets are set back.
+        let loaded = unsafe { Loaded::open(Some(path), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+        let loaded = libloading::Library::from(loaded);
+        // SAFETY: a library of UCX's name has its functions under their names. It is forgotten
+        // below, or not used again.
+        let functions = match unsafe { Functions::of(&loaded) } {
+            Ok(functions) => functions,
+            Err(function) => {
+                return Err(format!("it has no function {function}: it is not UCX, or older than 1.13"));
+            }
+        };
+        let [mut major, mut minor, mut release]: [c_uint; 3] = [0; 3];
+        // SAFETY: writes three numbers.
+        unsafe { (functions.version)(&mut major, &mut minor, &mut release) };
+        if major != VERSION[0] || minor < VERSION[1] {
+            return Err(format!("it is UCX {major}.{minor}.{release}; needed is 1.13 or a newer 1.x"));
+        }
+        std::mem::forget(loaded);
+        Ok(Library { functions, name: name.to_owned(), version: [major, minor, release] })
+    }
+}
+
+/// Whether the process has a library of this name.
+fn is_loaded(name: &str) -> bool {
+    // SAFETY: runs no code, since it loads nothing.
+    unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.is_ok()
+}
+
+/// A place where the library may be.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    path: PathBuf,
+    /// The variable that the path comes from.
+    variable: Option<&'static str>,
+}
+
+impl Place {
+    fn words(&self, name: &str) -> String {
+        match self.variable {
+            Some(variable) => format!("{name} (from {variable})"),
+            None => format!("{name} (by the system's loader)"),
+        }
+    }
+}
+
+/// Returns the places in the order in which they are tried.
+fn places(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<Place> {
+    if let Some(path) = variable(VARIABLE) {
+        // A name without a folder would be looked for in the loader's.
+        let path = if path.components().count() > 1 { path } else { Path::new(".").join(path) };
+        return vec![Place { path, variable: Some(VARIABLE) }];
+    }
+    let of = |name: &'static str, folder: &str| {
+        Some(Place { path: variable(name)?.join(folder).join(NAME), variable: Some(name) })
+    };
+    // "pip install mpich" brings UCX in `lib/mpich`.
+    let folders = [("VIRTUAL_ENV", "lib/mpich"), ("CONDA_PREFIX", "lib/mpich"), ("CONDA_PREFIX", "lib")];
+    let loader = Place { path: PathBuf::from(NAME), variable: None };
+    std::iter::once(loader).chain(folders.into_iter().filter_map(|(name, folder)| of(name, folder))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_in_the_variable_is_the_only_place_and_others_come_after_the_loader() {
+        let paths = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(of, _)| *of == name).map(|(_, value)| PathBuf::from(value));
+            let paths = places(&value).into_iter().map(|place| place.path.display().to_string());
+            paths.collect::<Vec<_>>()
+        };
+        assert_eq!(paths(&[]), ["libucp.so.0"]);
+        let all = [("VIRTUAL_ENV", "/v"), ("CONDA_PREFIX", "/c")];
+        let expected = ["libucp.so.0", "/v/lib/mpich/libucp.so.0", "/c/lib/mpich/libucp.so.0", "/c/lib/libucp.so.0"];
+        assert_eq!(paths(&all), expected);
+        assert_eq!(paths(&[all[0], (VARIABLE, "/x/ucp")]), ["/x/ucp"]);
+        assert_eq!(paths(&[(VARIABLE, "ucp")]), ["./ucp"]);
+    }
+
+    #[test]
+    fn a_file_other_than_ucx_is_named_with_its_fault() {
+        let fault = |path: &str| Library::from(Path::new(path), path).unwrap_err();
+        assert_eq!(fault("/nonexistent/libucp.so.0"), "there is no such file");
+        assert!(fault("/proc/self/status").contains("status"), "{}", fault("/proc/self/status"));
+        let libm = fault("libm.so.6");
+        assert_eq!(libm, "it has no function ucp_get_version: it is not UCX, or older than 1.13");
+    }
+}

@@ -1,0 +1,465 @@
+//! A wire: a context and a worker of UCX, and the endpoints of its peers.
+
+use super::{
+    Absent, Arrived, HEAD, Head, WireError, address,
+    inbox::{Inbox, Peer, on_arrival, on_error, on_sent},
+    library::Library,
+    signals,
+    sys::{
+        BUSY, CANCELED, CLOSE_FORCE, Completion, ENDPOINT_FIELDS, ERR_HANDLING_MODE_PEER, EndpointParams, FEATURE_AM,
+        FEATURE_WAKEUP, Functions, HANDLER_FIELDS, HandlerParams, OK, OPERATION_CALLBACK, OPERATION_FLAGS,
+        OPERATION_MEMORY_TYPE, OPERATION_USER_DATA, PARAM_FEATURES, Params, RequestParams, THREAD_MODE_SERIALIZED,
+        VERSION, WORKER_THREAD_MODE, WorkerParams,
+    },
+};
+use crate::sync::fork::Origin;
+use std::{
+    collections::HashMap,
+    env,
+    ffi::{CString, c_void},
+    fmt, mem,
+    mem::ManuallyDrop,
+    os::fd::BorrowedFd,
+    ptr,
+    ptr::NonNull,
+    rc::Rc,
+    slice,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The transports, unless `UCX_TLS` is set: all but shared memory and GPUs. A name that this UCX
+/// does not know is ignored.
+const TRANSPORTS: &str = "^sm,cuda,rocm,ze";
+
+/// The maximum number of rounds of UCX in one [`Wire::progress`], so that a peer that sends without
+/// an end does not keep the lock.
+const ROUNDS: usize = 256;
+
+/// The time that dropping a wire lets UCX end what was closed.
+const CLOSING: Duration = Duration::from_millis(200);
+
+/// The number of our only active message.
+const MESSAGE: u32 = 0;
+
+/// One process's access to a network: it sends messages to peers that are connected, and receives
+/// messages. The module documentation says which thread does what.
+///
+/// ```
+/// use consonance_kernels::wire::{HEAD, Wire};
+///
+/// match Wire::open(None) {
+///     Ok(wire) => {
+///         // The number of a peer is ours. This one is the wire itself.
+///         wire.connect(0, &wire.address().to_vec())?;
+///         wire.send(0, [7; HEAD], vec![1, 2, 3])?;
+///         let arrived = loop {
+///             if let Some(arrived) = wire.progress().pop() {
+///                 break arrived;
+///             }
+///         };
+///         assert_eq!((arrived.head, arrived.body), ([7; HEAD], vec![1, 2, 3]));
+///     }
+///     // Says where UCX was looked for, and how to install it.
+///     Err(absent) => println!("{absent}"),
+/// }
+/// # Ok::<(), consonance_kernels::wire::WireError>(())
+/// ```
+pub struct Wire {
+    library: Library,
+    origin: Origin,
+    address: Vec<u8>,
+    descriptor: i32,
+    /// Dropped by hand: not in a forked child.
+    state: ManuallyDrop<Mutex<State>>,
+}
+
+/// All that is used under the lock.
+struct State {
+    functions: Functions,
+    context: *mut c_void,
+    worker: *mut c_void,
+    endpoints: HashMap<usize, Endpoint>,
+    /// Requests of endpoints that are being closed.
+    closing: Vec<NonNull<c_void>>,
+    /// Whether a thread may sleep on the descriptor.
+    is_armed: bool,
+    /// The peers of all endpoints that there were: an endpoint that is being closed may call back.
+    peers: Vec<Rc<Peer>>,
+    /// Dropped last: UCX's callbacks write into it.
+    inbox: Box<Inbox>,
+}
+
+// SAFETY: the pointers are UCX's, which lets any thread use them, one at a time. All owners of the
+// reference counts, and all that the cells are reached by, are in this value or in callbacks of
+// UCX, which run on the thread that calls UCX with this value.
+unsafe impl Send for State {}
+
+struct Endpoint {
+    /// UCX's; none if it was lost, and closed.
+    handle: Option<NonNull<c_void>>,
+    peer: Rc<Peer>,
+}
+
+impl Wire {
+    /// Loads UCX and opens a wire. The interface is the name of a network interface, as
+    /// `UCX_NET_DEVICES` has it; without one, UCX chooses. Variables `UCX_*` that the user set take
+    /// precedence.
+    ///
+    /// # Errors
+    /// Where UCX was looked for, and what was found there.
+    pub fn open(interface: Option<&str>) -> Result<Wire, Absent> {
+        let library = Library::load()?;
+        // UCX loads its transports when it makes a context.
+        let kept = signals::keep();
+        let opened = State::open(library.functions, interface);
+        drop(kept);
+        let refused = |error: WireError| Absent {
+            looked: vec![(library.name.clone(), format!("it is UCX {}, but {error}", words(library.version)))],
+        };
+        let mut state = opened.map_err(refused)?;
+        let (address, descriptor) = state.names().map_err(refused)?;
+        let address = address::seal(library.version, &address);
+        let state = ManuallyDrop::new(Mutex::new(state));
+        Ok(Wire { library, origin: Origin::here(), address, descriptor, state })
+    }
+
+    /// Returns the version of UCX.
+    pub fn version(&self) -> [u32; 3] {
+        self.library.version
+    }
+
+    /// Returns the path or name by which UCX was loaded.
+    pub fn library(&self) -> &str {
+        &self.library.name
+    }
+
+    /// Returns the address of this wire, for the other processes.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Makes an endpoint for a peer, by the address of the peer's wire. The number is the caller's
+    /// choice. Returns before the peer is reached: a peer that cannot be is a fault later.
+    ///
+    /// # Errors
+    /// If there is such an endpoint, the bytes are no address, the peer has another minor version
+    /// of UCX, or UCX fails.
+    pub fn connect(&self, peer: usize, address: &[u8]) -> Result<(), WireError> {
+        let mut state = self.lock()?;
+        if state.endpoints.contains_key(&peer) {
+            return Err(WireError::Connected { peer });
+        }
+        let address = address::open(self.library.version, address)?;
+        state.connect(peer, &address)
+    }
+
+    /// Sends a message to a peer. Returns at once. The body is kept until UCX is done with it. Any
+    /// thread may send: what is left to do makes the descriptor readable.
+    ///
+    /// # Errors
+    /// If there is no such endpoint, it is lost, or UCX fails.
+    pub fn send(&self, peer: usize, head: Head, body: Vec<u8>) -> Result<(), WireError> {
+        self.lock()?.send(peer, head, body)
+    }
+
+    /// Lets UCX work until it has nothing to do now. Returns what arrived, in order of arrival. A
+    /// forked child gets nothing.
+    pub fn progress(&self) -> Vec<Arrived> {
+        let Ok(mut state) = self.lock() else {
+            return Vec::new();
+        };
+        state.progress();
+        state.inbox.arrived.take()
+    }
+
+    /// Prepares for sleep on the descriptor. On `true` it becomes readable when there is something
+    /// to do. On `false` there is something now: call [`Wire::progress`] and [`Wire::fault`].
+    ///
+    /// # Errors
+    /// If this is a forked child, or UCX fails.
+    pub fn arm(&self) -> Result<bool, WireError> {
+        self.lock()?.arm()
+    }
+
+    /// Returns the descriptor to sleep on, after [`Wire::arm`]. It is for `poll` alone.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the worker's, which lives as long as this.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+    }
+
+    /// Takes the oldest fault: the number of the peer, or [`UNKNOWN_PEER`](super::UNKNOWN_PEER),
+    /// and UCX's words. An endpoint has one.
+    pub fn fault(&self) -> Option<(usize, String)> {
+        self.lock().ok()?.inbox.faults.borrow_mut().pop_front()
+    }
+
+    /// Returns the number of sends that are not complete. A complete one may still be on its way.
+    pub fn pending(&self) -> usize {
+        self.lock().map_or(0, |state| state.inbox.sends.count())
+    }
+
+    /// Closes a peer's endpoint without waiting for the peer, which sees a fault. What was not
+    /// delivered is lost. A number without an endpoint is no error.
+    pub fn disconnect(&self, peer: usize) {
+        let Ok(mut state) = self.lock() else {
+            return;
+        };
+        if let Some(Endpoint { handle: Some(handle), .. }) = state.endpoints.remove(&peer) {
+            state.close(handle);
+            state.wake();
+        }
+    }
+
+    /// Takes the lock, but not in a forked child, where another thread may have held it.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, WireError> {
+        if self.origin.forked() {
+            return Err(WireError::Forked);
+        }
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        if !self.origin.forked() {
+            // SAFETY: once, and nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.state) };
+        }
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wire({}, UCX {})", self.library.name, words(self.library.version))
+    }
+}
+
+impl State {
+    fn open(functions: Functions, interface: Option<&str>) -> Result<State, WireError> {
+        let mut state = State {
+            functions,
+            context: ptr::null_mut(),
+            worker: ptr::null_mut(),
+            endpoints: HashMap::new(),
+            closing: Vec::new(),
+            is_armed: false,
+            peers: Vec::new(),
+            inbox: Box::new(Inbox::new(functions)),
+        };
+        let mut config = ptr::null_mut();
+        // SAFETY: reads the variables `UCX_*`, and writes a pointer.
+        let read = unsafe { (functions.config_read)(ptr::null(), ptr::null(), &mut config) };
+        functions.check("ucp_config_read", read)?;
+        let settings = [
+            ("TLS", Some(TRANSPORTS)),
+            ("NET_DEVICES", interface),
+            // The caller has the errors as values. What UCX says of them goes to its standard
+            // output.
+            ("LOG_LEVEL", Some("fatal")),
+        ];
+        let configured = settings.iter().try_for_each(|(name, value)| match value {
+            Some(value) if env::var_os(format!("UCX_{name}")).is_none() => {
+                let [name, value] = [name, value].map(|text| CString::new(*text).unwrap_or_default());
+                // SAFETY: the configuration was read above. The texts end with a zero.
+                let status = unsafe { (functions.config_modify)(config, name.as_ptr(), value.as_ptr()) };
+                functions.check("ucp_config_modify", status)
+            }
+            _ => Ok(()),
+        });
+        let params = Params { field_mask: PARAM_FEATURES, features: FEATURE_AM | FEATURE_WAKEUP, ..Params::default() };
+        let started = configured.and_then(|()| {
+            let [major, minor] = VERSION;
+            // SAFETY: the parameters are set as the mask says. Writes a pointer.
+            let status = unsafe { (functions.init)(major, minor, &params, config, &mut state.context) };
+            functions.check("ucp_init", status)
+        });
+        // SAFETY: nobody uses the configuration any more.
+        unsafe { (functions.config_release)(config) };
+        started?;
+        let params = WorkerParams {
+            field_mask: WORKER_THREAD_MODE,
+            thread_mode: THREAD_MODE_SERIALIZED,
+            ..WorkerParams::default()
+        };
+        // SAFETY: the context was made above. Writes a pointer.
+        let status = unsafe { (functions.worker_create)(state.context, &params, &mut state.worker) };
+        functions.check("ucp_worker_create", status)?;
+        state.inbox.worker.set(state.worker);
+        let params = HandlerParams {
+            field_mask: HANDLER_FIELDS,
+            id: MESSAGE,
+            callback: Some(on_arrival),
+            argument: ptr::from_ref(&*state.inbox).cast_mut().cast(),
+            ..HandlerParams::default()
+        };
+        // SAFETY: the worker was made above. The inbox is on the heap, and dropped after the
+        // worker.
+        functions.check("ucp_worker_set_am_recv_handler", unsafe { (functions.set_handler)(state.worker, &params) })?;
+        Ok(state)
+    }
+
+    /// Returns the worker's address and descriptor.
+    fn names(&mut self) -> Result<(Vec<u8>, i32), WireError> {
+        let (mut address, mut bytes, mut descriptor) = (ptr::null_mut(), 0, -1);
+        // SAFETY: writes a pointer and a number.
+        let status = unsafe { (self.functions.worker_address)(self.worker, &mut address, &mut bytes) };
+        self.functions.check("ucp_worker_get_address", status)?;
+        // SAFETY: UCX has as many bytes there until they are released.
+        let copy = unsafe { slice::from_raw_parts(address.cast::<u8>(), bytes) }.to_vec();
+        // SAFETY: once, and the bytes were copied.
+        unsafe { (self.functions.release_address)(self.worker, address) };
+        // SAFETY: writes a number.
+        let status = unsafe { (self.functions.worker_descriptor)(self.worker, &mut descriptor) };
+        self.functions.check("ucp_worker_get_efd", status)?;
+        Ok((copy, descriptor))
+    }
+
+    fn connect(&mut self, number: usize, address: &[u8]) -> Result<(), WireError> {
+        let peer = self.inbox.peer(number);
+        self.peers.push(Rc::clone(&peer));
+        let params = EndpointParams {
+            field_mask: ENDPOINT_FIELDS,
+            address: address.as_ptr().cast(),
+            err_mode: ERR_HANDLING_MODE_PEER,
+            err_handler: Some(on_error),
+            err_argument: Rc::as_ptr(&peer).cast_mut().cast(),
+            ..EndpointParams::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the bytes are what UCX gave for an address, by the digest in it. The peer is kept
+        // until the worker is destroyed.
+        let status = unsafe { (self.functions.endpoint_create)(self.worker, &params, &mut handle) };
+        self.functions.check("ucp_ep_create", status)?;
+        self.endpoints.insert(number, Endpoint { handle: NonNull::new(handle), peer });
+        self.wake();
+        Ok(())
+    }
+
+    fn send(&mut self, number: usize, head: Head, body: Vec<u8>) -> Result<(), WireError> {
+        let Some(Endpoint { handle, peer }) = self.endpoints.get(&number) else {
+            return Err(WireError::NotConnected { peer: number });
+        };
+        let (Some(handle), None) = (handle, peer.lost.get()) else {
+            let why = self.functions.text(peer.lost.get().unwrap_or(CANCELED));
+            return Err(WireError::Lost { peer: number, why });
+        };
+        let flight = self.inbox.outgoing(Rc::clone(peer), head, body);
+        let params = RequestParams {
+            mask: OPERATION_CALLBACK | OPERATION_USER_DATA | OPERATION_MEMORY_TYPE,
+            callback: Completion { sent: Some(on_sent) },
+            user_data: flight.as_ptr().cast(),
+            ..RequestParams::default()
+        };
+        // SAFETY: the endpoint is open. Head and body stay where they are until UCX calls back,
+        // says that it is done, or the worker is destroyed. This thread has the lock, so nobody
+        // frees the message meanwhile but the callback, and `started` tells whether it may have
+        // run.
+        let started = unsafe {
+            let (head, body) = (&raw const (*flight.as_ptr()).head, &(*flight.as_ptr()).body);
+            let (data, bytes) = (body.as_ptr(), body.len());
+            (self.functions.send)(handle.as_ptr(), MESSAGE, head.cast(), HEAD, data.cast(), bytes, &params)
+        };
+        let request = self.functions.request("ucp_am_send_nbx", started);
+        match request {
+            // A thread that sleeps has to go on with it.
+            Ok(Some(_)) => self.wake(),
+            // SAFETY: UCX is done with it or refused it, and calls back in neither case.
+            _ => drop(unsafe { self.inbox.take_sent(flight) }),
+        }
+        request.map(|_| ())
+    }
+
+    fn progress(&mut self) {
+        self.is_armed = false;
+        // SAFETY: the worker lives, and only this thread uses it.
+        let work = || unsafe { (self.functions.worker_progress)(self.worker) };
+        (0..ROUNDS).find(|_| work() == 0);
+        self.close_lost();
+        let functions = self.functions;
+        self.closing.retain(|request| {
+            // SAFETY: the request was not freed.
+            let is_done = unsafe { (functions.request_status)(request.as_ptr()) } <= OK;
+            if is_done {
+                // SAFETY: it is complete, and leaves the list.
+                unsafe { (functions.request_free)(request.as_ptr()) };
+            }
+            !is_done
+        });
+    }
+
+    /// Closes endpoints that had an error, so that UCX ends what they hold. They stay in the table,
+    /// as lost ones.
+    fn close_lost(&mut self) {
+        if !self.inbox.has_lost.take() {
+            return;
+        }
+        let lost = self.endpoints.values_mut().filter(|endpoint| endpoint.peer.lost.get().is_some());
+        let handles: Vec<_> = lost.filter_map(|endpoint| endpoint.handle.take()).collect();
+        for handle in handles {
+            self.close(handle);
+        }
+    }
+
+    fn arm(&mut self) -> Result<bool, WireError> {
+        if !self.inbox.is_empty() {
+            return Ok(false);
+        }
+        // SAFETY: the worker lives.
+        match unsafe { (self.functions.worker_arm)(self.worker) } {
+            BUSY => Ok(false),
+            status => {
+                self.functions.check("ucp_worker_arm", status)?;
+                self.is_armed = true;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Makes the descriptor readable if a thread may sleep on it.
+    fn wake(&mut self) {
+        if mem::take(&mut self.is_armed) {
+            // SAFETY: the worker lives. It cannot fail but for a descriptor that is full, which is
+            // readable.
+            unsafe { (self.functions.worker_signal)(self.worker) };
+        }
+    }
+
+    /// Closes an endpoint with force. What it holds ends at once or in later rounds of UCX.
+    fn close(&mut self, handle: NonNull<c_void>) {
+        let params = RequestParams { mask: OPERATION_FLAGS, flags: CLOSE_FORCE, ..RequestParams::default() };
+        // SAFETY: the endpoint is open, and nobody uses it afterwards: it is in no table.
+        let closed = unsafe { (self.functions.endpoint_close)(handle.as_ptr(), &params) };
+        // An error means that there is nothing to close.
+        if let Ok(Some(request)) = self.functions.request("ucp_ep_close_nbx", closed) {
+            self.closing.push(request);
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for handle in mem::take(&mut self.endpoints).into_values().filter_map(|endpoint| endpoint.handle) {
+            self.close(handle);
+        }
+        let until = Instant::now() + CLOSING;
+        while !(self.worker.is_null() || self.closing.is_empty() && self.inbox.sends.count() == 0)
+            && Instant::now() < until
+        {
+            self.progress();
+        }
+        if !self.worker.is_null() {
+            // SAFETY: nobody uses it afterwards. It calls back into the inbox, which is dropped
+            // later, and into peers, which are, too. It waits for nobody.
+            unsafe { (self.functions.worker_destroy)(self.worker) };
+        }
+        if !self.context.is_null() {
+            // SAFETY: its only worker is destroyed.
+            unsafe { (self.functions.cleanup)(self.context) };
+        }
+    }
+}
+
+fn words([major, minor, release]: [u32; 3]) -> String {
+    format!("{major}.{minor}.{release}")
+}
