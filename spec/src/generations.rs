@@ -14,6 +14,9 @@
 //! at fault. A rank that begins the next generation is told of the loss at once, because the loss
 //! has ended that one.
 //!
+//! A group that is split off has one generation, in which it ends with the groups that it was split
+//! from. [`ends_of_part`] says of which ends its ranks are told.
+//!
 //! Nothing of a generation reaches a later one: no data, no call, no abort by a handle of it.
 
 /// The end of a generation.
@@ -217,6 +220,40 @@ impl<V: Clone> Group<V> {
             Wait::Renewal => Told::Renewed,
         })
     }
+}
+
+/// An end of a group that was split off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartEnd {
+    /// Its own abort.
+    Own(End),
+    /// The end of the group that it was split from.
+    Inherited(End),
+}
+
+/// Returns the ends of which a rank of a part, a group that was split off, is told, each in a
+/// later call than the one before; it is told of the last again and again. `ends` are all that came
+/// before its first call, in their order, in the generation of the split.
+///
+/// An abort of the part comes first if the other group had not ended: that end may be a
+/// consequence. Otherwise the end of the other group is the reason for the abort of the part.
+///
+/// ```
+/// use consonance_spec::generations::{End::{Aborted, Lost}, PartEnd::{Inherited, Own}, ends_of_part};
+/// let (abort, loss) = (Own(Aborted(1)), Inherited(Lost(0)));
+/// assert_eq!(ends_of_part(&[abort, loss]), [abort, loss]);
+/// assert_eq!(ends_of_part(&[loss, abort]), [loss]);
+/// ```
+pub fn ends_of_part(ends: &[PartEnd]) -> Vec<PartEnd> {
+    let own = ends.first().filter(|end| matches!(end, PartEnd::Own(_)));
+    let mut inherited = ends.iter().filter(|end| matches!(end, PartEnd::Inherited(_)));
+    let first = inherited.next();
+    // A loss takes the place of an abort. Nothing takes the place of a loss.
+    let loss = match first {
+        Some(PartEnd::Inherited(End::Lost(_))) => None,
+        _ => inherited.find(|end| matches!(end, PartEnd::Inherited(End::Lost(_)))),
+    };
+    own.into_iter().chain(first).chain(loss).copied().collect()
 }
 
 /// The process of a task, where a generation is formed.

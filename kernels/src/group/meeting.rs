@@ -380,6 +380,10 @@ impl Meeting {
         if state.forked() {
             return Err(Fault::Forked);
         }
+        if state.has_parent() {
+            // It has no next generation.
+            return self.member().check().map(|()| None);
+        }
         let Some(abort) = self.member().aborted() else { return Ok(None) };
         let Some(next) = state.next_round(*generation) else {
             // The loss is the reason why there is no next generation.

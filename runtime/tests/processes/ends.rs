@@ -119,6 +119,57 @@ fn a_death_after_an_abort_does_not_hide_the_abort() {
     }
 }
 
+/// Splits off a group of all ranks, with other numbers, and makes calls there until one fails.
+/// Process 1 then ends that group alone; process 0 ends at once.
+pub(crate) fn exits_after_an_abort_of_a_part(_: &[&str]) -> Result<()> {
+    let mut group = driver::join(1, driver::LONG)?;
+    let mut rank = group.communicators().remove(0);
+    let mut part = rank.split(Some(0), (rank.rank() as i32 + 1) % 3)?.expect("a member");
+    part.barrier()?;
+    say("ready");
+    if rank.rank() == 1 {
+        hear();
+        part.abort();
+    }
+    say(&driver::fields(&part.barrier().expect_err("rank 1 makes no call")));
+    if rank.rank() == 0 {
+        std::process::exit(0);
+    }
+    while hear() == "go" {
+        say(&driver::fields(&part.barrier().expect_err("the group has ended")));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_death_after_an_abort_of_a_part_does_not_hide_the_abort() {
+    let aborted = "Aborted call=barrier reason=Failure replica=2 inherited=false ";
+    let mut job = Job::start(3, "exits_after_an_abort_of_a_part");
+    job.all().for_each(|process| drop(process.expect("ready")));
+    job.of(2).signal(Signal::SIGSTOP);
+    job.of(1).tell("abort");
+    for task in [0, 1] {
+        let error = job.of(task).line();
+        assert!(error.starts_with(aborted), "{task}: {error}");
+    }
+    job.of(0).end();
+    // Process 1 hears of the death and notes it.
+    thread::sleep(Duration::from_millis(300));
+    job.of(2).signal(Signal::SIGCONT);
+    let error = job.of(2).line();
+    assert!(error.starts_with(aborted), "{error}");
+    for task in [1, 2] {
+        for _ in 0..2 {
+            job.of(task).tell("go");
+            let error = job.of(task).line();
+            assert!(
+                error.starts_with("Aborted call=barrier reason=Death replica=0 inherited=true "),
+                "{task}: {error}"
+            );
+        }
+    }
+}
+
 /// Makes a call that differs on rank 1, reports its result, and makes a call that is equal on all.
 pub(crate) fn disagrees(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;

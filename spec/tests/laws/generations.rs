@@ -1,9 +1,9 @@
 use consonance_spec::generations::{
     End,
     Event::{self, *},
-    Group,
+    Group, PartEnd,
     Process::{self, Absent, Asks, Runs},
-    Told, formed,
+    Told, ends_of_part, formed,
 };
 use quickcheck::{Arbitrary, Gen, quickcheck};
 
@@ -144,6 +144,29 @@ quickcheck! {
                 }
             }
         });
+    }
+
+    /// A rank of a part is told of each end that may be the reason for others, in their order. It
+    /// is never told of a loss alone if an abort, which may be the reason for it, came before.
+    fn no_consequence_comes_first_in_a_part(numbers: Numbers) -> () {
+        let kinds: [fn(usize) -> PartEnd; 4] = [
+            |rank| PartEnd::Own(End::Aborted(rank)),
+            |rank| PartEnd::Own(End::Late(rank)),
+            |rank| PartEnd::Inherited(End::Aborted(rank)),
+            |rank| PartEnd::Inherited(End::Lost(rank)),
+        ];
+        let ends = numbers.0.iter().take(numbers.0.first().map_or(0, |&number| 1 + number as usize % 6)).enumerate();
+        let ends: Vec<PartEnd> = ends.map(|(at, &number)| kinds[number as usize / 6 % 4](at)).collect();
+        let told = ends_of_part(&ends);
+        let places: Vec<_> = told.iter().map(|end| ends.iter().position(|other| other == end)).collect();
+        assert!(places.is_sorted() && places.first() == ends.first().map(|_| &Some(0)), "{ends:?}: {told:?}");
+        let is_loss = |end: &&PartEnd| matches!(end, PartEnd::Inherited(End::Lost(_)));
+        assert!(told.iter().rev().skip(1).all(|end| !is_loss(&end)), "{ends:?}: {told:?}");
+        assert_eq!(told.iter().find(is_loss), ends.iter().find(is_loss), "each rank needs the loss");
+        let is_own = |end: &&PartEnd| matches!(end, PartEnd::Own(_));
+        let needed = ends.iter().find(|end| !is_own(end));
+        assert_eq!(told.iter().find(|end| !is_own(end)), needed, "{ends:?}: {told:?}");
+        assert!(told.iter().skip(1).all(|end| !is_own(&end)));
     }
 
     fn a_group_does_not_outlive_a_process(numbers: Numbers) -> () {

@@ -143,6 +143,26 @@ pub(super) fn abort_and_loss() {
     drop((kept, slow));
 }
 
+/// Rank 1 aborts its pair with rank 0. Rank 2 is lost after that, to the whole group. Rank 0 is
+/// told of the abort first, and of the loss in its next calls.
+pub(super) fn abort_of_a_pair_and_loss() {
+    let whole = threads(3, FOREVER);
+    let mut pair = whole[0].pair(1).unwrap();
+    let other = whole[1].pair(0).unwrap();
+    let (aborter, watcher) = (other.aborter(), whole[1].aborter());
+    let others = loom::thread::spawn(move || {
+        aborter.abort(Reason::Failure);
+        watcher.lose(2..3, Reason::Death);
+    });
+    let abort = Fault::Aborted(Abort { rank: 1, reason: Reason::Failure });
+    let loss = Fault::Aborted(Abort { rank: 2, reason: Reason::Death });
+    assert_eq!(sum(&mut pair, 1), Err(abort.clone()));
+    assert_eq!(pair.aborter().aborted().map(Fault::Aborted), Some(abort), "a report of that call");
+    others.join().unwrap();
+    assert_eq!([1, 2].map(|_| sum(&mut pair, 1)), [(); 2].map(|()| Err(loss.clone())));
+    drop((pair, other, whole));
+}
+
 /// A rank begins a call while another thread reads the call log.
 pub(super) fn call_log() {
     let call_log = Arc::new(CallLog::default());

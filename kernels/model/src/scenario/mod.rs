@@ -40,7 +40,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 54] = [
+pub const ALL: [Scenario; 55] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -50,6 +50,7 @@ pub const ALL: [Scenario; 54] = [
     scenario("exchange, one rests", 2, exchange_with_a_resting_rank),
     scenario("exchange, end from outside", 2, end_from_outside),
     scenario("exchange, abort and loss", 2, abort_and_loss),
+    scenario("exchange, abort of a pair and loss", 2, abort_of_a_pair_and_loss),
     scenario("divided", 2, divided),
     scenario("divided, deadline", 2, divided_with_a_deadline),
     scenario("divided in heaps", 1, divided_in_heaps),

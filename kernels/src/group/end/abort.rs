@@ -15,10 +15,20 @@ pub struct Abort {
 
 impl Abort {
     /// Returns the abort word for `generation` and, if it is given, `turn`. Later generations have
-    /// larger words, and 0 is no abort.
-    pub(in crate::group) fn word(self, generation: Generation, turn: Option<u64>) -> u64 {
+    /// larger words, and 0 is no abort. `comes_first`: the group was split from another, and none
+    /// of its ancestors had ended.
+    pub(in crate::group) fn word(self, generation: Generation, turn: Option<u64>, comes_first: bool) -> u64 {
         let turn = turn.map_or(0, |turn| 1 << 39 | (turn % Abort::TURNS) << 32);
-        generation.mark() << 40 | turn | (self.rank as u64) << 8 | self.reason as u64
+        let order = if comes_first { Abort::COMES_FIRST } else { 0 };
+        generation.mark() << 40 | turn | (self.rank as u64) << 8 | order | self.reason as u64
+    }
+
+    /// The bit of a word that no reason has.
+    const COMES_FIRST: u64 = 1 << 7;
+
+    /// Whether a word says that no ancestor of the group had ended before.
+    pub(in crate::group) fn comes_before_ancestors(word: u64) -> bool {
+        word & Abort::COMES_FIRST != 0
     }
 
     /// Turns that a word can tell apart: it holds them modulo this number.
@@ -36,7 +46,8 @@ impl Abort {
         if word >> 40 < generation.mark() {
             return None;
         }
-        let reason = Reason::ALL.into_iter().find(|&reason| reason as u8 == word as u8);
+        let code = (word & (Abort::COMES_FIRST - 1)) as u8;
+        let reason = Reason::ALL.into_iter().find(|&reason| reason as u8 == code);
         Some(Abort { rank: (word as u32 >> 8) as usize, reason: reason.unwrap_or(Reason::Failure) })
     }
 }

@@ -74,7 +74,8 @@ impl Witness {
     /// report may show its previous call.
     pub fn end(&self, shown: impl Fn(u32) -> bool) -> Option<End> {
         let Member { state, world, generation } = &self.member;
-        let (abort, state, generation) = state.end(*generation, world.rank())?;
+        let end = state.end(*generation, world.rank())?;
+        let (abort, state, generation) = (end.abort, end.state, end.generation);
         let in_line = |rank: usize| LastCall::in_line(&state.records()[rank], generation, &shown);
         let noted = |call_log: &CallLog| LastCall::noted(call_log, &shown);
         let last = |rank: usize| state.call_log(rank).map_or_else(|| in_line(rank), noted);

@@ -6,6 +6,10 @@
 //! loss in its next call (`consonance_spec::generations`). Its record has how far it is
 //! (`Counters::heard`). Every call, handle and report of the rank takes the same end: that of
 //! which its current call is told, or its last one.
+//!
+//! A group that was split off ends with its ancestors, too. If it was aborted before any of them
+//! had ended, their end may be a consequence: its word says so, and a rank is told of its abort
+//! first. Otherwise the end of the ancestor is the reason, and the only one that is told.
 
 use super::GroupState;
 use crate::{
@@ -14,6 +18,17 @@ use crate::{
     sync::atomics::{AtomicU64, Ordering},
 };
 use std::ops::Range;
+
+/// The end of a group, as one of its ranks is told.
+pub(crate) struct Ended<'s> {
+    pub(crate) abort: Abort,
+    /// The group that was ended, in whose numbering the ranks are: the rank's own, or an ancestor.
+    pub(crate) state: &'s GroupState,
+    /// Its generation.
+    pub(crate) generation: Generation,
+    /// The rank that is told.
+    rank: usize,
+}
 
 impl GroupState {
     /// Ends this group, in `generation`, and the groups split from it. Never waits for a rank.
@@ -24,6 +39,10 @@ impl GroupState {
 
     /// Like `abort`, with the author's `turn`, for [`ended_after`](GroupState::ended_after).
     pub(crate) fn abort_in(&self, generation: Generation, turn: Option<u64>, abort: Abort) -> bool {
+        // Asked before the word is written. If an ancestor ends in between, neither end is the
+        // reason for the other.
+        let comes_first = self.parent.as_ref().is_some_and(|parent| !parent.state.has_ended(parent.generation));
+        let new = abort.word(generation, turn, comes_first);
         let word = &self.backing.head().abort;
         let mut now = word.load(Ordering::Relaxed);
         while Abort::read(now, generation).is_none() {
@@ -32,8 +51,8 @@ impl GroupState {
                 self.backing.head().replaced.fetch_max(now, Ordering::Relaxed);
             }
             // SYNC POINT end: a rank that reads the abort sees its author's earlier writes; pairs
-            // with `own_word`.
-            match word.compare_exchange(now, abort.word(generation, turn), Ordering::Release, Ordering::Relaxed) {
+            // with `last_word`.
+            match word.compare_exchange(now, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => {
                     self.wake_all();
                     return true;
@@ -48,18 +67,23 @@ impl GroupState {
     /// rank at fault is one of this group or of an ancestor.
     #[inline]
     pub(crate) fn aborted(&self, generation: Generation, rank: usize) -> Option<Abort> {
-        // An ancestor's abort comes first: it is the reason for later aborts of its subgroups.
-        let inherited =
-            (self.parent.as_ref()).and_then(|parent| parent.state.aborted(parent.generation, parent.members[rank]));
-        inherited.or_else(|| self.own_end(generation, rank))
+        if self.has_ended(generation) { self.end(generation, rank).map(|end| end.abort) } else { None }
     }
 
-    /// Like `aborted`, and returns the group that was ended, in whose numbering the rank is, and
-    /// its generation.
-    pub(crate) fn end(&self, generation: Generation, rank: usize) -> Option<(Abort, &GroupState, Generation)> {
+    /// Like `aborted`, and returns the group that was ended.
+    #[cold]
+    pub(crate) fn end(&self, generation: Generation, rank: usize) -> Option<Ended<'_>> {
+        // Asked before the own word: a rank that sees the end of an ancestor sees the abort that is
+        // the reason for it.
         let inherited =
             self.parent.as_ref().and_then(|parent| parent.state.end(parent.generation, parent.members[rank]));
-        inherited.or_else(|| self.own_end(generation, rank).map(|abort| (abort, self, generation)))
+        let is_next =
+            |word: &u64| inherited.is_none() || Abort::comes_before_ancestors(*word) && !self.is_told(generation, rank);
+        let own = self.own_word(generation, rank).filter(is_next).and_then(|word| Abort::read(word, generation));
+        let Some(abort) = own else { return inherited };
+        // A peer may have written a rank that does not exist; callers use the rank as an index.
+        let abort = Abort { rank: abort.rank.min(self.records().len() - 1), ..abort };
+        Some(Ended { abort, state: self, generation, rank })
     }
 
     /// Whether this group has been ended in `generation`, as `rank` is told, in a turn of the
@@ -71,62 +95,63 @@ impl GroupState {
     /// Notes that a call of `rank` is told how this group has ended in `generation`.
     #[cold]
     pub(crate) fn hear(&self, generation: Generation, rank: usize) {
-        // Relaxed, as what follows: nobody else reads the note.
-        self.note_end(generation, rank, &|heard, told| _ = heard.fetch_max(told, Ordering::Relaxed));
+        if let Some(Ended { state, generation, rank, .. }) = self.end(generation, rank) {
+            // Relaxed, as the notes below: nobody else reads them.
+            state.heard(rank).fetch_max(2 * generation.mark(), Ordering::Relaxed);
+        }
     }
 
     /// Notes that `rank` begins a call. If its last one was told how this group has ended in
-    /// `generation`, this one is told of a loss.
+    /// `generation`, or one that it was split from, this one is told of the next end.
     #[cold]
     pub(crate) fn begin_after_end(&self, generation: Generation, rank: usize) {
-        self.note_end(generation, rank, &|heard, told| {
-            _ = heard.compare_exchange(told, told + 1, Ordering::Relaxed, Ordering::Relaxed);
-        });
+        if let Some(parent) = &self.parent {
+            parent.state.begin_after_end(parent.generation, parent.members[rank]);
+        }
+        let told = 2 * generation.mark();
+        _ = self.heard(rank).compare_exchange(told, told + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Notes that `rank` needs no news of an abort of this `generation`, only of a loss.
+    /// Notes that `rank` needs no news of an abort of this `generation`, only of a loss. The group
+    /// was split from none.
     #[cold]
     pub(crate) fn pass_over_abort(&self, generation: Generation, rank: usize) {
-        self.note_end(generation, rank, &|heard, told| _ = heard.fetch_max(told + 1, Ordering::Relaxed));
+        self.heard(rank).fetch_max(2 * generation.mark() + 1, Ordering::Relaxed);
     }
 
-    /// Writes a note of `rank` in this group and in those that it was split from, where they have
-    /// ended. `note` also gets the least note for the generation.
-    fn note_end(&self, generation: Generation, rank: usize, note: &impl Fn(&AtomicU64, u64)) {
-        if let Some(parent) = &self.parent {
-            parent.state.note_end(parent.generation, parent.members[rank], note);
-        }
-        if self.own_word(generation, rank).is_some() {
-            note(&self.records()[rank].counters.heard, 2 * generation.mark());
-        }
+    pub(super) fn heard(&self, rank: usize) -> &AtomicU64 {
+        &self.records()[rank].counters.heard
     }
 
+    /// Whether an earlier call of `rank` was told how this group has ended in `generation`.
+    fn is_told(&self, generation: Generation, rank: usize) -> bool {
+        self.heard(rank).load(Ordering::Relaxed) > 2 * generation.mark()
+    }
+
+    /// Whether this group or one that it was split from has ended in `generation`.
     #[inline]
-    fn own_end(&self, generation: Generation, rank: usize) -> Option<Abort> {
-        let word = self.own_word(generation, rank)?;
-        let abort = Abort::read(word, generation)?;
-        // A peer may have written a rank that does not exist; callers use the rank as an index.
-        Some(Abort { rank: abort.rank.min(self.records().len() - 1), ..abort })
+    fn has_ended(&self, generation: Generation) -> bool {
+        let has_parent_ended = self.parent.as_ref().is_some_and(|parent| parent.state.has_ended(parent.generation));
+        has_parent_ended || Abort::read(self.last_word(), generation).is_some()
     }
 
-    /// Returns the word of the end of `generation` of which `rank` is told.
+    /// Returns the word of the last end of this group alone.
     #[inline]
-    fn own_word(&self, generation: Generation, rank: usize) -> Option<u64> {
+    fn last_word(&self) -> u64 {
         // SYNC POINT end: pairs with `abort_in`.
-        let word = self.backing.head().abort.load(Ordering::Acquire);
-        Abort::read(word, generation).map(|_| self.first_word(word, generation, rank))
+        self.backing.head().abort.load(Ordering::Acquire)
     }
 
-    /// Returns the abort of `generation` that the loss in `word` has replaced, if `rank` was not
-    /// told of it. Otherwise returns `word`.
-    #[cold]
-    fn first_word(&self, word: u64, generation: Generation, rank: usize) -> u64 {
-        let is_told = || self.records()[rank].counters.heard.load(Ordering::Relaxed) > 2 * generation.mark();
-        if Abort::read(word, Generation::END).is_none() || is_told() {
-            return word;
+    /// Returns the word of the end of `generation` in this group alone of which `rank` is told: the
+    /// abort that a loss has replaced, if `rank` was not told of it.
+    fn own_word(&self, generation: Generation, rank: usize) -> Option<u64> {
+        let word = self.last_word();
+        Abort::read(word, generation)?;
+        if Abort::read(word, Generation::END).is_none() || self.is_told(generation, rank) {
+            return Some(word);
         }
         let replaced = self.backing.head().replaced.load(Ordering::Relaxed);
-        Abort::read(replaced, generation).map_or(word, |_| replaced)
+        Some(Abort::read(replaced, generation).map_or(word, |_| replaced))
     }
 
     /// Records that the process of `ranks` takes part no more, and why. If they had not all left

@@ -1,5 +1,6 @@
 use super::*;
 use crate::group::{Abort, Reason};
+use consonance_spec::generations::{End, PartEnd, ends_of_part};
 
 const GENERATION: Generation = Generation(0);
 
@@ -75,6 +76,104 @@ fn a_subgroup_learns_of_the_abort_before_the_loss() {
     // Rank 1 of the pair is rank 2 of the whole group, which has heard by that.
     let ends = [pair.aborted(Generation(5), 1), top.aborted(GENERATION, 2), top.aborted(GENERATION, 1)];
     assert_eq!(ends, [Some(loss), Some(loss), Some(first)]);
+}
+
+/// Asks in each of four calls how the part has ended, and in reports between them.
+fn told_in_calls(part: &GroupState, generation: Generation, rank: usize) -> Vec<(Abort, bool)> {
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        if part.aborted(generation, rank).is_some() {
+            part.begin_after_end(generation, rank);
+        }
+        let end = || part.end(generation, rank).map(|end| (end.abort, !std::ptr::eq(end.state, part)));
+        let now = end();
+        part.hear(generation, rank);
+        assert_eq!((end(), part.aborted(generation, rank)), (now, now.map(|(abort, _)| abort)), "in the same call");
+        told.extend(now);
+    }
+    told
+}
+
+/// Every order of three ends, in a part and in a part of that.
+#[test]
+fn ends_of_a_part_and_its_ancestors_are_heard_in_their_order() {
+    let kinds = [
+        |rank| PartEnd::Own(End::Aborted(rank)),
+        |rank| PartEnd::Inherited(End::Aborted(rank)),
+        |rank| PartEnd::Inherited(End::Lost(rank)),
+    ];
+    for orders in (0..27usize).flat_map(|order| [1, 2, 3].map(|count| (order, count))) {
+        let (order, count) = orders;
+        let ends: Vec<PartEnd> = (0..count).map(|at| kinds[order / 3usize.pow(at as u32) % 3](at)).collect();
+        for depth in [1, 2] {
+            let top = GroupState::new(3);
+            let mut part = top.clone();
+            for depth in 0..depth {
+                part = part.child(GENERATION, Key::Split(1 + depth, 0), &[2, 0, 1], 0);
+            }
+            for end in &ends {
+                let abort = |&rank: &usize| Abort { rank, reason: Reason::Panic };
+                match end {
+                    PartEnd::Own(End::Aborted(rank)) => _ = part.abort(GENERATION, abort(rank)),
+                    PartEnd::Inherited(End::Aborted(rank)) => _ = top.abort(GENERATION, abort(rank)),
+                    PartEnd::Inherited(End::Lost(rank)) => top.lose(*rank..rank + 1, Reason::Death),
+                    end => unreachable!("{end:?}"),
+                }
+            }
+            let expected: Vec<_> = (ends_of_part(&ends).into_iter())
+                .map(|end| match end {
+                    PartEnd::Own(End::Aborted(rank)) => (Abort { rank, reason: Reason::Panic }, false),
+                    PartEnd::Inherited(End::Aborted(rank)) => (Abort { rank, reason: Reason::Panic }, true),
+                    PartEnd::Inherited(End::Lost(rank)) => (Abort { rank, reason: Reason::Death }, true),
+                    end => unreachable!("{end:?}"),
+                })
+                .collect();
+            // Each rank is told, whatever the others were told.
+            for rank in 0..3 {
+                let mut told = told_in_calls(&part, GENERATION, rank);
+                assert_eq!(told.len(), 4);
+                told.dedup();
+                assert_eq!(told, expected, "{ends:?}, rank {rank}, depth {depth}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_part_ends_before_the_part_and_the_whole() {
+    let top = GroupState::new(2);
+    let part = top.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
+    let inner = part.child(GENERATION, Key::Split(1, 0), &[0, 1], 0);
+    let [first, second] = [0, 1].map(|rank| Abort { rank, reason: Reason::Failure });
+    inner.abort(GENERATION, first);
+    part.abort(GENERATION, second);
+    top.lose(0..1, Reason::Death);
+    let loss = Abort { rank: 0, reason: Reason::Death };
+    let mut told: Vec<_> = told_in_calls(&inner, GENERATION, 1).into_iter().map(|(abort, _)| abort).collect();
+    told.dedup();
+    assert_eq!(told, [first, second, loss]);
+    // The note of a call in the inner part holds in the part. The ranks do not share notes.
+    assert_eq!([1, 0].map(|rank| part.aborted(GENERATION, rank)), [Some(loss), Some(second)]);
+    assert_eq!(inner.aborted(GENERATION, 0), Some(first));
+}
+
+/// A peer may write any word.
+#[test]
+fn false_words_name_ranks_in_range() {
+    for word in [u64::MAX, u64::MAX - (1 << 7), 1 << 40 | 0xffff_ff80, 1 << 40 | 0x7f] {
+        let top = GroupState::new(3);
+        let pair = top.child(GENERATION, Key::Split(1, 0), &[0, 2], 0);
+        for (top_word, pair_word) in [(word, 0), (0, word), (word, word), (word, 1 << 40), (1 << 40, word)] {
+            top.backing.head().abort.store(top_word, Ordering::Relaxed);
+            pair.backing.head().abort.store(pair_word, Ordering::Relaxed);
+            for (heard, rank) in [(0, 0), (3, 1), (u64::MAX, 1)] {
+                pair.heard(rank).store(heard, Ordering::Relaxed);
+                let end = pair.end(GENERATION, rank).expect("it has ended");
+                assert!(end.abort.rank < end.state.records().len());
+                assert_eq!(pair.aborted(GENERATION, rank), Some(end.abort));
+            }
+        }
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn heap_bytes(ranks: usize) -> usize {
 }
 
 /// Counts the changes in how a segment is used that its layout does not show.
-pub(super) const VERSION: u64 = 11;
+pub(super) const VERSION: u64 = 12;
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

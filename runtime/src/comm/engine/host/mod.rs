@@ -129,8 +129,12 @@ impl Host {
             Failure::Disagreement { .. } => return Failure::Disagreement { peer: Some(peer) },
             Failure::Error(error) => error,
         };
-        // An abort of the whole group names a rank of the whole group.
-        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.endpoint.aborter().aborted()) {
+        // An abort of the whole group names a rank of the whole group. The pair's own may be told
+        // first.
+        let is_own = || pair.witness().end(kind::is_shown).is_some_and(|end| !end.inherited);
+        if let (Error::Aborted { .. }, Some(abort)) = (&error, self.endpoint.aborter().aborted())
+            && !is_own()
+        {
             return failure(&self.endpoint, self.processes.as_deref(), Fault::Aborted(abort), name);
         }
         // An error of the pair has ranks of the pair.
