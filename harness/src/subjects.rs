@@ -12,7 +12,9 @@ use consonance_spec::variable::Placement;
 use std::{
     fmt,
     net::{SocketAddr, TcpListener},
-    panic, thread,
+    panic,
+    sync::LazyLock,
+    thread,
     time::Duration,
 };
 
@@ -39,20 +41,29 @@ pub struct Group {
     pub make: fn(usize) -> Vec<Rank>,
 }
 
-/// Every way to make a group.
-pub const GROUPS: &[Group] = &[
-    Group { name: "threads", make: threads },
-    Group { name: "threads, split", make: threads_split },
+/// Every way to make a group. Processes over a network are among them where this host has UCX.
+pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "processes need Linux"))]
+    let mut groups = vec![
+        Group { name: "threads", make: threads },
+        Group { name: "threads, split", make: threads_split },
+        #[cfg(target_os = "linux")]
+        Group { name: "processes", make: processes },
+        #[cfg(target_os = "linux")]
+        Group { name: "processes that do not read each other's memory", make: processes_apart },
+        #[cfg(target_os = "linux")]
+        Group { name: "processes, split", make: processes_split },
+        Group { name: "messages between threads", make: messages },
+        Group { name: "messages between threads, split", make: messages_split },
+        Group { name: "messages between processes", make: messages_of_processes },
+    ];
     #[cfg(target_os = "linux")]
-    Group { name: "processes", make: processes },
-    #[cfg(target_os = "linux")]
-    Group { name: "processes that do not read each other's memory", make: processes_apart },
-    #[cfg(target_os = "linux")]
-    Group { name: "processes, split", make: processes_split },
-    Group { name: "messages between threads", make: messages },
-    Group { name: "messages between threads, split", make: messages_split },
-    Group { name: "messages between processes", make: messages_of_processes },
-];
+    match consonance::raw::Wire::open(None) {
+        Ok(_) => groups.push(Group { name: "processes over a network", make: processes_over_network }),
+        Err(absent) => eprintln!("skipped: processes over a network: {absent}"),
+    }
+    groups
+});
 
 /// A kind of strategy.
 #[derive(Clone, Copy)]
@@ -199,6 +210,11 @@ fn processes_apart(size: usize) -> Vec<Rank> {
 }
 
 #[cfg(target_os = "linux")]
+fn processes_over_network(size: usize) -> Vec<Rank> {
+    join_processes(size, |group| group.over_wire(true)).into_iter().map(Rank::new).collect()
+}
+
+#[cfg(target_os = "linux")]
 fn processes_split(size: usize) -> Vec<Rank> {
     split(in_processes(size + 1, true, SMALL))
 }
@@ -207,15 +223,21 @@ fn processes_split(size: usize) -> Vec<Rank> {
 /// its own mapping of the shared memory.
 #[cfg(target_os = "linux")]
 pub(crate) fn in_processes(size: usize, reads_directly: bool, staging_bytes: usize) -> Vec<Communicator> {
+    join_processes(size, |group| group.staging_bytes(staging_bytes).reads_directly(reads_directly))
+}
+
+/// Returns the ranks of processes that threads simulate, in a group with these settings.
+#[cfg(target_os = "linux")]
+fn join_processes(size: usize, set: impl Fn(ProcessGroupBuilder) -> ProcessGroupBuilder + Sync) -> Vec<Communicator> {
     /// More than two processes, some of which have several ranks.
     const PROCESSES: usize = 3;
 
     let count = size.min(PROCESSES);
     let cluster = &cluster(count);
+    let (cluster, set) = (cluster, &set);
     let join = |index: usize| {
         let replicas = (index + 1) * size / count - index * size / count;
-        let group = ProcessGroup::builder(task(cluster, index)).replicas(replicas);
-        let group = group.staging_bytes(staging_bytes).reads_directly(reads_directly);
+        let group = set(ProcessGroup::builder(task(cluster, index)).replicas(replicas));
         group.on_wait(|_| {}).join().map(|mut group| group.communicators())
     };
     thread::scope(|scope| {

@@ -16,7 +16,7 @@ use law::check_law;
 
 #[test]
 fn one_rank_does_otherwise() {
-    check_law(800, |bytes| check(&bytes.0, GROUPS, compare::odd_rank));
+    check_law(800, |bytes| check(&bytes.0, &GROUPS, compare::odd_rank));
 }
 
 #[test]

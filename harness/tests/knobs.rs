@@ -85,9 +85,9 @@ fn random_calls_have_the_same_bits_with_random_knobs() {
         println!("knobs of seed {seed}:\n{}", to_text(&tuning));
         adopt(&tuning, Origin::File);
         compare::forget();
-        check_law(60, |bytes| check(&bytes.0, GROUPS, compare::script));
-        check_law(20, |bytes| check(&bytes.0, GROUPS, compare::messages));
-        check_law(10, |bytes| check(&bytes.0, GROUPS, compare::odd_rank));
+        check_law(60, |bytes| check(&bytes.0, &GROUPS, compare::script));
+        check_law(20, |bytes| check(&bytes.0, &GROUPS, compare::messages));
+        check_law(10, |bytes| check(&bytes.0, &GROUPS, compare::odd_rank));
         check_law(20, |bytes| check(&bytes.0, STRATEGIES, compare::nest));
         check_law(20, |bytes| check(&bytes.0, STRATEGIES, compare::axes));
         check_law(10, |bytes| check(&bytes.0, STRATEGIES, compare::odd_replica));

@@ -19,3 +19,5 @@ pub mod shm;
 pub mod group;
 #[cfg(target_os = "linux")]
 pub mod bootstrap;
+#[cfg(target_os = "linux")]
+pub mod hosts;

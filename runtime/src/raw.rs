@@ -16,6 +16,8 @@ pub use crate::comm::{
 };
 pub use crate::kind::EXTENSIONS;
 pub use consonance_kernels::sync::fork::Origin;
+#[cfg(target_os = "linux")]
+pub use consonance_kernels::wire::Wire;
 pub use consonance_kernels::{
     group::{Envelope, KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},

@@ -7,7 +7,7 @@
 //!   each rank is told.
 //! * A group that has lost a process is never renewed. The processes that are left, and those that
 //!   replace the lost ones, *form* another generation, with ranks that are numbered anew:
-//!   [`formed`].
+//!   [`formed`]. Between hosts a network may break and seem to be a loss: [`may_go_on`].
 //!
 //! Each rank is told of the abort of its generation, and afterwards of the loss, if both came in
 //! this order: a process may be lost because of the abort, and then it is not the lost rank that is
@@ -18,6 +18,8 @@
 //! from. [`ends_of_part`] says of which ends its ranks are told.
 //!
 //! Nothing of a generation reaches a later one: no data, no call, no abort by a handle of it.
+
+use std::cmp::Ordering;
 
 /// The end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,4 +291,38 @@ pub fn formed(last: u64, tasks: &[Process], waits_for_all: bool) -> Option<Vec<u
     }
     let members: Vec<usize> = (0..tasks.len()).filter(|&task| tasks[task] == Process::Asks).collect();
     Some(members).filter(|members| !members.is_empty())
+}
+
+/// A process of the last generation on several hosts, as another one sees it after a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is on the same side, and goes on, too.
+    Here,
+    /// It has ended.
+    Ended,
+    /// Nothing is heard of it: it has ended, or a network that broke cuts it off.
+    Silent,
+}
+
+/// Returns whether a side of a network that broke may form the next generation. `fates` has the
+/// processes of the last one in the order of their ranks.
+///
+/// Of the processes not known to have ended, the side needs more than half, or half and the first
+/// one. So of any two sides at most one goes on, also if they know of different ends.
+///
+/// ```
+/// use consonance_spec::generations::{Fate::{Ended, Here, Silent}, may_go_on};
+/// assert!(may_go_on(&[Here, Silent, Here]));
+/// assert!(!may_go_on(&[Silent, Here, Silent]));
+/// assert!(may_go_on(&[Here, Silent]) && !may_go_on(&[Silent, Here]));
+/// assert!(may_go_on(&[Ended, Here]));
+/// ```
+pub fn may_go_on(fates: &[Fate]) -> bool {
+    let count = |fate| fates.iter().filter(|&&other| other == fate).count();
+    let has_first = fates.iter().find(|&&fate| fate != Fate::Ended) == Some(&Fate::Here);
+    match count(Fate::Here).cmp(&count(Fate::Silent)) {
+        Ordering::Greater => true,
+        Ordering::Equal => has_first,
+        Ordering::Less => false,
+    }
 }

@@ -340,7 +340,7 @@ mod tests {
         let (memory, offset, seed) = (Memory::Own, 1, 42090);
         let call = Collective { kind, dtype, op, counts, root: 0, in_place: true, memory, offset, seed };
         let case = OddRank { size: 8, odd: 3, call, does: RankDoes::IsLate };
-        for &group in GROUPS {
+        for &group in GROUPS.iter() {
             odd_rank_within(group, &case, Duration::from_micros(1)).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }

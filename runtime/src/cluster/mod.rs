@@ -20,6 +20,8 @@ pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
 mod roster;
 #[cfg(target_os = "linux")]
+mod hosts;
+#[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 #[cfg(target_os = "linux")]
 mod environment;
@@ -34,7 +36,6 @@ pub use tf_config::TfConfigClusterResolver;
 pub use union::UnionResolver;
 
 pub use role::Role;
-pub(crate) use role::check_on_this_host;
 
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};

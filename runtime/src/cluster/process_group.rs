@@ -1,4 +1,5 @@
-//! Groups of processes that share memory on one host: how they form, and form again after a loss.
+//! Groups of processes: how they form, and form again after a loss. Processes of one host share
+//! memory; those of several hosts have a network.
 
 use super::roster::{Job, Roster};
 use crate::{
@@ -28,16 +29,23 @@ const CALL: &str = "ProcessGroup";
 /// The wait after which a process says how long it goes on. Before, others may just be starting.
 const TELLS_CURE: Duration = Duration::from_secs(10);
 
-/// The group of the processes of a cluster, all on this host. Each process has one or more ranks.
+/// The group of the processes of a cluster. Each process has one or more ranks.
 ///
 /// The group has a [`Communicator`] for each rank of this process. They work until a process is
 /// gone. Then every call fails with an [`Error::Aborted`] that names it, and the remaining
 /// processes call [`reform`](ProcessGroup::reform).
 ///
-/// The processes find each other by the addresses in the cluster, but listen on no port. Clusters
-/// of the same user that run at the same time on this host must have different addresses. The
-/// processes share anonymous memory: nothing remains in the file system, however they end. This
-/// needs Linux.
+/// The processes of one host find each other by the addresses in the cluster, but listen on no
+/// port. Clusters of the same user that run at the same time on this host must have different
+/// addresses. The processes share anonymous memory: nothing remains in the file system, however
+/// they end. This needs Linux.
+///
+/// If the address of a process is on another host, each process listens at its own address, and
+/// connects to the others at theirs. Their data travel over UCX (`libucp.so.0`), which is loaded
+/// then. It is found where the system's loader looks, or in the environment of the wheel `mpich`;
+/// `CONSONANCE_UCX` names another file, and `CONSONANCE_INTERFACE` the network interface. Such a
+/// group has at most 256 processes. It trusts its network: whoever can connect to an address can
+/// disturb it.
 ///
 /// In this example two threads take the role of two processes:
 ///
@@ -65,7 +73,8 @@ const TELLS_CURE: Duration = Duration::from_secs(10);
 pub struct ProcessGroup {
     options: ProcessGroupBuilder,
     place: Roster,
-    meeting: Arc<Mutex<Meeting>>,
+    /// The means of processes of one host to meet again.
+    meeting: Option<Arc<Mutex<Meeting>>>,
     generation: Arc<Generation>,
     communicators: Vec<Communicator>,
 }
@@ -75,30 +84,31 @@ pub struct ProcessGroup {
 #[must_use]
 pub struct ProcessGroupBuilder {
     job: Job,
-    replicas: usize,
-    options: CommunicationOptions,
-    timeout: Duration,
+    pub(super) replicas: usize,
+    pub(super) options: CommunicationOptions,
+    pub(super) timeout: Duration,
     staging_bytes: usize,
     reads_directly: Option<bool>,
+    over_wire: bool,
     on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// One generation of the group, from its formation to the loss of a member.
-struct Generation {
-    number: u64,
-    members: Vec<Member>,
+pub(super) struct Generation {
+    pub(super) number: u64,
+    pub(super) members: Vec<Member>,
     /// The position of this process among the members.
-    own: usize,
-    /// The watch and the meeting end with the last communicator. After that this process is gone
-    /// for the others.
-    _watch: Watch,
-    _meeting: Arc<Mutex<Meeting>>,
+    pub(super) own: usize,
+    /// The watch and the meeting of processes of one host end with the last communicator. After
+    /// that this process is gone for the others.
+    pub(super) _kept: Option<(Watch, Arc<Mutex<Meeting>>)>,
 }
 
-struct Member {
-    task: String,
-    process: Option<u32>,
-    ranks: Range<usize>,
+pub(super) struct Member {
+    pub(super) task: String,
+    /// Its id on this host.
+    pub(super) process: Option<u32>,
+    pub(super) ranks: Range<usize>,
 }
 
 impl ProcessGroup {
@@ -143,6 +153,11 @@ impl ProcessGroup {
         (self.generation.own, self.generation.members.len())
     }
 
+    /// Whether the processes have a network, and share no memory.
+    pub(crate) fn is_over_wire(&self) -> bool {
+        self.meeting.is_none()
+    }
+
     /// Takes the communicators of this process's ranks, in rank order. The list is empty if they
     /// were already taken in this generation.
     pub fn communicators(&mut self) -> Vec<Communicator> {
@@ -180,15 +195,22 @@ impl ProcessGroup {
     /// complete.
     ///
     /// # Errors
-    /// [`Error::Meeting`] if a running process does not come before the timeout: the error names
+    /// [`Error::WrongContext`] for processes on several hosts, which
+    /// [`MultiWorkerMirroredStrategy::reform`](crate::MultiWorkerMirroredStrategy::reform) forms
+    /// again. [`Error::Meeting`] if a running process does not come before the timeout: the error names
     /// it, and no group is formed without it. Otherwise as [`join`](ProcessGroupBuilder::join). The
     /// call can be repeated after an error.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
+        let call = "ProcessGroup::reform";
+        let Some(meeting) = &self.meeting else {
+            let problem =
+                "the processes are on several hosts: only `MultiWorkerMirroredStrategy::reform` goes on there";
+            return Err(Error::WrongContext { call, problem: problem.to_owned() });
+        };
         for communicator in self.communicators.drain(..) {
             communicator.abort();
         }
-        (self.generation, self.communicators) =
-            self.options.form("ProcessGroup::reform", &self.meeting, &self.place, wait_for_replacements)?;
+        (self.generation, self.communicators) = self.options.form(call, meeting, &self.place, wait_for_replacements)?;
         Ok(())
     }
 }
@@ -206,6 +228,7 @@ impl ProcessGroupBuilder {
             timeout: options::DEFAULT_TIMEOUT,
             staging_bytes: Shape::STAGING_BYTES,
             reads_directly: None,
+            over_wire: false,
             on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
         }
     }
@@ -250,6 +273,23 @@ impl ProcessGroupBuilder {
         self
     }
 
+    /// Sets whether the processes meet at their addresses and send their data over a network, as
+    /// those of several hosts do, even if all are on this host. By default they share memory there.
+    /// Results do not depend on it. All processes must set the same. A group
+    /// [by an id](ProcessGroup::with_id) takes no notice of it. `CONSONANCE_WIRE=ucx` does the same
+    /// for all groups.
+    ///
+    /// ```
+    /// use consonance::{ProcessGroup, TfConfigClusterResolver};
+    /// let group = ProcessGroup::builder(TfConfigClusterResolver::new()?).over_wire(true).join()?;
+    /// assert_eq!(group.size(), 1, "a program that runs alone needs no network");
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn over_wire(mut self, over_wire: bool) -> Self {
+        self.over_wire = over_wire;
+        self
+    }
+
     /// Sets the function that reports, in words, the processes that this one waits for. It is
     /// called after 2 seconds, and then every 10 seconds. The default prints to standard error.
     pub fn on_wait(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
@@ -261,8 +301,10 @@ impl ProcessGroupBuilder {
     /// replacement of a lost process waits until the others [`reform`](ProcessGroup::reform).
     ///
     /// # Errors
-    /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or if
-    ///   one of them is on another host.
+    /// * [`Error::InvalidCall`] if this process is not a `chief` or `worker` of the cluster, or for
+    ///   more than 256 processes on several hosts.
+    /// * [`Error::Meeting`] on several hosts if there is no UCX (the error says where it was looked
+    ///   for, and how to install it), or if this process cannot listen at its address.
     /// * [`Error::InvalidCall`] if the id of the group was made elsewhere, the rank is not below
     ///   the size, or the size is above 1024.
     /// * [`Error::Meeting`] if processes are missing at the deadline (the error names them), if
@@ -270,21 +312,30 @@ impl ProcessGroupBuilder {
     ///   of the program has taken a task.
     /// * [`Error::System`] if the system has no memory.
     pub fn join(self) -> Result<ProcessGroup> {
-        let place = self.job.place()?;
+        let place = self.job.place(self.over_wire)?;
         if self.replicas == 0 {
             return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
         }
         Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
-        let meeting = Meeting::open(MeetingOptions {
-            digest: place.digest,
-            layout: Segment::LAYOUT,
-            task: place.own,
-            names: place.tasks.clone(),
-            replicas: self.replicas,
-        });
-        let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?));
+        let meeting = match place.addresses {
+            Some(_) => None,
+            None => {
+                let meeting = Meeting::open(MeetingOptions {
+                    digest: place.digest,
+                    layout: Segment::LAYOUT,
+                    task: place.own,
+                    names: place.tasks.clone(),
+                    replicas: self.replicas,
+                });
+                Some(Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?)))
+            }
+        };
         let joining = Joining::begin(place.own, place.tasks.len(), self.job.is_private());
-        match self.form(CALL, &meeting, &place, Duration::ZERO) {
+        let joined = match &meeting {
+            Some(meeting) => self.form(CALL, meeting, &place, Duration::ZERO),
+            None => self.join_hosts(CALL, &place),
+        };
+        match joined {
             Ok((generation, communicators)) => {
                 joining.succeed();
                 Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
@@ -318,22 +369,7 @@ impl ProcessGroupBuilder {
                 .and_then(|shape| Segment::create_on(shape, GroupId::from_bytes(group.id), cores_of(processes)));
             segment.map_err(io::Error::other)?.file().try_clone_to_owned()
         };
-        let tell = |waiting: &Waiting| {
-            let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
-            let (own, waited) = (place.own_task(), waiting.waited.as_secs());
-            let elsewhere: Vec<String> = waiting.elsewhere.iter().map(u32::to_string).collect();
-            let hint = match elsewhere.join(" or ").as_str() {
-                "" => String::new(),
-                processes => format!(
-                    "; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step"
-                ),
-            };
-            let cure = match waiting.waited < TELLS_CURE {
-                true => String::new(),
-                false => format!("; it gives up after {} s (see MultiWorkerBuilder::meeting)", self.timeout.as_secs()),
-            };
-            (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}{cure}", missing.join(", ")));
-        };
+        let tell = |waiting: &Waiting| self.tell(place, waiting);
         let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let formed = catch_unwind(AssertUnwindSafe(|| {
             own.form(Instant::now() + self.timeout, wait_for_replacements, create, tell)
@@ -352,6 +388,25 @@ impl ProcessGroupBuilder {
             own.leave();
         }
         group
+    }
+
+    /// Reports the processes that this one waits for.
+    pub(super) fn tell(&self, place: &Roster, waiting: &Waiting) {
+        let tasks = &place.tasks;
+        let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
+        let (own, waited) = (place.own_task(), waiting.waited.as_secs());
+        let elsewhere: Vec<String> = waiting.elsewhere.iter().map(u32::to_string).collect();
+        let hint = match elsewhere.join(" or ").as_str() {
+            "" => String::new(),
+            processes => {
+                format!("; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step")
+            }
+        };
+        let cure = match waiting.waited < TELLS_CURE {
+            true => String::new(),
+            false => format!("; it gives up after {} s (see MultiWorkerBuilder::meeting)", self.timeout.as_secs()),
+        };
+        (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}{cure}", missing.join(", ")));
     }
 
     /// Enters a group that was formed: opens the shared memory, and makes the communicators.
@@ -397,7 +452,7 @@ impl ProcessGroupBuilder {
         let watch = Watch::start(formed, Some(&segment), on_gone);
         let watch = watch.map_err(|error| Error::system("watch the other processes", error))?;
         let (number, own) = (formed.generation, formed.me);
-        let generation = Arc::new(Generation { number, members, own, _watch: watch, _meeting: meeting.clone() });
+        let generation = Arc::new(Generation { number, members, own, _kept: Some((watch, meeting.clone())) });
         let communicator = |seat| Communicator::in_processes(seat, configuration, generation.clone());
         let communicators = endpoints.into_iter().map(communicator).collect();
         Ok((generation, communicators))

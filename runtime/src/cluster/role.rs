@@ -1,4 +1,4 @@
-//! The role of a process in its cluster, and the check that all workers are on one host.
+//! The role of a process in its cluster, and the question whether all workers are on one host.
 
 use super::ClusterResolver;
 use crate::{Error, Result};
@@ -87,19 +87,11 @@ impl Role {
     }
 }
 
-/// Checks that every worker is on the host of this process.
-///
-/// # Errors
-/// [`Error::InvalidCall`] that names the first worker on another host.
-pub(crate) fn check_on_this_host(call: &'static str, role: &Role) -> Result<()> {
-    let own_name = host_name();
-    match role.workers.iter().find(|(_, address)| !is_here(host_of(address), own_name.as_deref())) {
-        None => Ok(()),
-        Some((task, address)) => {
-            let expected = "a task on this host: for others it takes an engine between hosts, such as MPI, which this version does \
-                            not have";
-            Err(Error::invalid(call, task, expected, address))
-        }
+impl Role {
+    /// Returns whether a worker is on another host than this process, by its address.
+    pub(crate) fn spans_hosts(&self) -> bool {
+        let own_name = host_name();
+        self.workers.iter().any(|(_, address)| !is_here(host_of(address), own_name.as_deref()))
     }
 }
 
@@ -132,7 +124,7 @@ fn is_own(address: IpAddr) -> bool {
 }
 
 /// Returns the name of this host, if the system has it in a file or a variable.
-fn host_name() -> Option<String> {
+pub(super) fn host_name() -> Option<String> {
     let name =
         fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| super::process_environment("HOSTNAME"))?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
@@ -213,10 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_on_another_host_is_named() {
-        let cluster = ClusterSpec::new().job("worker", ["localhost:1", "192.0.2.1:1"]).unwrap();
-        let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).unwrap();
-        let error = check_on_this_host("call", &Role::of("call", &resolver).unwrap()).unwrap_err();
-        assert_eq!((refusal(&error), found(&error)), (("call", "worker[1]", None), "192.0.2.1:1"));
+    fn a_worker_on_another_host_is_seen_by_its_address() {
+        let spans = |workers: [&str; 2]| {
+            let cluster = ClusterSpec::new().job("worker", workers).unwrap();
+            let resolver = SimpleClusterResolver::new(cluster).with_task("worker", 0).unwrap();
+            Role::of("call", &resolver).unwrap().spans_hosts()
+        };
+        assert!(spans(["localhost:1", "192.0.2.1:1"]));
+        assert!(!spans(["localhost:1", "127.0.0.1:1"]));
     }
 }

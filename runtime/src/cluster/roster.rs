@@ -1,6 +1,6 @@
 //! The place of a process among those of its job.
 
-use super::{Role, check_on_this_host};
+use super::Role;
 use crate::{ClusterResolver, Error, Result, UniqueId};
 use consonance_kernels::{bootstrap::packet::MAX_TASKS, digest::digest};
 use std::{env, sync::Arc};
@@ -25,6 +25,9 @@ pub(super) struct Roster {
     pub(super) tasks: Vec<String>,
     pub(super) own: usize,
     pub(super) digest: u128,
+    /// The addresses of all processes, if they meet at these and use a wire, as those of several
+    /// hosts do.
+    pub(super) addresses: Option<Vec<String>>,
 }
 
 impl Job {
@@ -33,18 +36,19 @@ impl Job {
         matches!(self, Job::Id { is_private: true, .. })
     }
 
-    /// Returns the place of this process.
-    pub(super) fn place(&self) -> Result<Roster> {
+    /// Returns the place of this process. `over_wire`: the processes use a wire, also on one host.
+    pub(super) fn place(&self, over_wire: bool) -> Result<Roster> {
         match self {
             Job::Cluster(resolver) => {
                 let role = Role::of(CALL, &**resolver)?;
-                check_on_this_host(CALL, &role)?;
+                let addresses = || role.workers().iter().map(|(_, address)| address.clone()).collect();
+                let addresses = (role.is_shared() && wants_wire(over_wire || role.spans_hosts())?).then(addresses);
                 let tasks: Vec<String> = match role.workers().is_empty() {
                     // A program that runs alone: its process id is unique.
                     true => vec![format!("process {}", std::process::id())],
                     false => role.workers().iter().map(|(task, address)| format!("{task} ({address})")).collect(),
                 };
-                Ok(Roster { own: role.worker(), digest: job_digest(&tasks), tasks })
+                Ok(Roster { own: role.worker(), digest: job_digest(&tasks), tasks, addresses })
             }
             &Job::Id { ref id, rank, size, .. } => {
                 if rank >= size {
@@ -57,9 +61,22 @@ impl Job {
                 }
                 id.check_here(rank)?;
                 let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();
-                Ok(Roster { own: rank, digest: id.digest(), tasks })
+                Ok(Roster { own: rank, digest: id.digest(), tasks, addresses: None })
             }
         }
+    }
+}
+
+/// Returns whether processes meet at their addresses and use a wire. Those of several hosts must
+/// (`must`); those of one may.
+///
+/// # Errors
+/// [`Error::InvalidCall`] for a `CONSONANCE_WIRE` that names no wire.
+fn wants_wire(must: bool) -> Result<bool> {
+    match env::var("CONSONANCE_WIRE").as_deref() {
+        Err(_) | Ok("") => Ok(must),
+        Ok("ucx") => Ok(true),
+        Ok(other) => Err(Error::invalid(CALL, "CONSONANCE_WIRE", "ucx, the only wire of this version", other)),
     }
 }
 

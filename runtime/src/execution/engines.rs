@@ -3,7 +3,7 @@
 
 use crate::{
     Communicator, Device, Error, Result,
-    cluster::{Role, check_on_this_host},
+    cluster::Role,
     comm::{
         engine::{self, Engine},
         options::Configuration,
@@ -31,15 +31,9 @@ impl Engines {
         self.make.is_none() && !self.role.is_shared()
     }
 
-    /// Returns whether the workers are processes of this host that form a group.
-    ///
-    /// # Errors
-    /// [`Error::InvalidCall`] if no engine of this crate reaches a worker.
-    pub(crate) fn are_of_processes(&self, call: &'static str) -> Result<bool> {
-        match self.make.is_none() && self.role.is_shared() {
-            true => check_on_this_host(call, &self.role).map(|()| true),
-            false => Ok(false),
-        }
+    /// Returns whether the workers are processes that form a group.
+    pub(crate) fn are_of_processes(&self) -> bool {
+        self.make.is_none() && self.role.is_shared()
     }
 
     /// Makes a communicator for each replica of this process, in rank order: on engines of the

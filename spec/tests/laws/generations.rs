@@ -1,9 +1,9 @@
 use consonance_spec::generations::{
     End,
     Event::{self, *},
-    Group, PartEnd,
+    Fate, Group, PartEnd,
     Process::{self, Absent, Asks, Runs},
-    Told, ends_of_part, formed,
+    Told, ends_of_part, formed, may_go_on,
 };
 use quickcheck::{Arbitrary, Gen, quickcheck};
 
@@ -249,5 +249,28 @@ fn a_loss_hides_no_abort_from_a_slow_rank() {
     // A rank that begins the next generation needs the reason why there is none.
     for event in [Renews(1), Calls(1, ())] {
         assert_eq!(group.happens(event), [None, Some(loss.clone()), None]);
+    }
+}
+
+quickcheck! {
+    /// Each process is on one side or has ended. A side knows of some of the ends, and hears
+    /// nothing of all others.
+    fn of_all_sides_of_a_broken_network_at_most_one_goes_on(sides: Vec<(u8, u8)>) -> bool {
+        const ENDED: u8 = 3;
+        let goes_on = |side: u8| {
+            let fate = |&(of, known): &(u8, u8)| match of % 4 {
+                of if of == side => Fate::Here,
+                ENDED if known >> side & 1 == 1 => Fate::Ended,
+                _ => Fate::Silent,
+            };
+            let fates: Vec<Fate> = sides.iter().map(fate).collect();
+            fates.contains(&Fate::Here) && may_go_on(&fates)
+        };
+        (0..ENDED).filter(|&side| goes_on(side)).count() <= 1
+    }
+
+    fn whoever_knows_the_end_of_all_others_goes_on(ends: Vec<bool>) -> bool {
+        let fates: Vec<Fate> = ends.iter().map(|&ended| if ended { Fate::Ended } else { Fate::Here }).collect();
+        !fates.contains(&Fate::Here) || may_go_on(&fates)
     }
 }

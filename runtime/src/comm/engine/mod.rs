@@ -3,6 +3,8 @@
 mod abort;
 mod gpu;
 pub(crate) mod host;
+#[cfg(target_os = "linux")]
+pub(crate) mod hosts;
 mod letters;
 mod lowered;
 

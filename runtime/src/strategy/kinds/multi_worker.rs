@@ -123,14 +123,18 @@ impl MultiWorkerMirroredStrategy {
     /// process has none of the earlier variables: send it their values by a
     /// [broadcast](crate::ReplicaContext::broadcast), and create new variables on all workers.
     ///
+    /// A network between hosts may break and seem to be a loss on both sides. Then the side goes on
+    /// that has more than half of the processes not known to have ended, or half of them and the
+    /// first.
+    ///
     /// # Errors
     /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`]
-    /// if a running worker does not join. [`Error::Timeout`] or [`Error::Aborted`] if a worker
+    /// if a running worker does not join, or on a side of a broken network that may not go on. [`Error::Timeout`] or [`Error::Aborted`] if a worker
     /// joins and makes no call before the deadline of the call; this call may then be repeated.
     /// [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
     ///
-    /// On [engines](MultiWorkerBuilder::engines) or [communicators](MultiWorkerBuilder::build_on)
-    /// of your own there are no replacements: `wait_for_replacements` must be zero. Engines that
+    /// On several hosts, and on [engines](MultiWorkerBuilder::engines) or
+    /// [communicators](MultiWorkerBuilder::build_on) of your own, there are no replacements: `wait_for_replacements` must be zero. Engines that
     /// cannot go on after a loss return [`Error::WrongContext`].
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
@@ -146,7 +150,7 @@ impl MultiWorkerMirroredStrategy {
         }
         let cluster = self.cluster();
         #[cfg(target_os = "linux")]
-        if let Some(processes) = &self.processes {
+        if let Some(processes) = self.processes.as_ref().filter(|group| !is_over_wire(group)) {
             let mut group = processes.lock().expect("nobody panics holding the group");
             // Each worker can be lost once. More losses than workers mean that a peer corrupts
             // shared memory.
@@ -167,6 +171,12 @@ impl MultiWorkerMirroredStrategy {
         }
         workers.reform(call, configuration, &cluster)
     }
+}
+
+/// Whether the processes of a group have a network, and form again on the same engines.
+#[cfg(target_os = "linux")]
+fn is_over_wire(group: &Mutex<ProcessGroup>) -> bool {
+    group.lock().expect("nobody panics holding the group").is_over_wire()
 }
 
 impl Deref for MultiWorkerMirroredStrategy {
@@ -286,7 +296,7 @@ impl MultiWorkerBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
-    /// more than there are devices, or if a worker is on another host; [`Error::Meeting`] with the
+    /// more than there are devices; [`Error::Meeting`] with the
     /// missing workers if some are missing at the deadline.
     pub fn build(mut self) -> Result<MultiWorkerMirroredStrategy> {
         let role = Role::of(CALL, &*self.resolver)?;
@@ -305,7 +315,7 @@ impl MultiWorkerBuilder {
             let expected = "processors (GPUs of several workers are not in this version)";
             return Err(Error::invalid(CALL, "devices", expected, device.to_string()));
         }
-        if engines.are_of_processes(CALL)? {
+        if engines.are_of_processes() {
             return self.meet(devices.len(), engines);
         }
         let communicators = engines.communicators(CALL, &devices, self.options.configuration())?;

@@ -77,6 +77,16 @@ pub trait Carrier: Send + Sync {
     /// waits for a process that does not read.
     fn carry(&self, from: usize, to: usize, letter: Letter);
 
+    /// Checks that the ranks `left` of the group of `earlier` ranks may go on without the others,
+    /// after a loss. Others that are taken for lost may run, and be cut off by a network that broke:
+    /// then at most one side may go on. By default each may.
+    ///
+    /// # Errors
+    /// The error of [`Engine::remaining`] if they may not. The group is then as before.
+    fn may_go_on(&self, _earlier: &[usize], _left: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// Describes the process of a rank in errors: its task, host and process id. By default there
     /// is no description.
     fn describe(&self, _rank: usize) -> Option<String> {
@@ -132,11 +142,20 @@ impl Group {
                     true => "the others take it for lost",
                     false => "it makes no more calls of this group",
                 };
+                let last = self.said(last, end.member);
                 // A rank that leaves a split may stay in the whole group.
                 let lost = self.line.len() == 1 || self.inbox.has_left(end.member, self.line[0].group);
-                Error::Left { call: call.to_owned(), replica: end.rank, last: last.to_owned(), lost }
+                Error::Left { call: call.to_owned(), replica: end.rank, last, lost }
             }
             reason => Error::aborted(call, end.rank, reason),
+        }
+    }
+
+    /// Adds the process of a rank of the whole group to what is said of it.
+    fn said(&self, said: &str, member: usize) -> String {
+        match self.carrier.describe(member) {
+            Some(process) => format!("{said}; {process}"),
+            None => said.to_owned(),
         }
     }
 
@@ -209,7 +228,7 @@ impl Messages {
             }
             News::Late => {
                 group.end(End { reason: Reason::Deadline, ..group.left(from) });
-                let missing = vec![(from, "it sent no message of this call".to_owned())];
+                let missing = vec![(from, group.said("it sent no message of this call", group.members[from]))];
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
         }
@@ -286,6 +305,11 @@ impl Engine for Messages {
     fn remaining(&mut self) -> Result<()> {
         let Group { ref line, ref inbox, ref carrier, .. } = *self.group;
         let (own, mut line) = (self.group.own(), line.clone());
+        let is_left = |&rank: &usize| !inbox.has_left(rank, self.group.generation().group);
+        let left: Vec<usize> = self.group.members.iter().copied().filter(is_left).collect();
+        if left.contains(&own) {
+            carrier.may_go_on(&self.group.members, &left)?;
+        }
         let last = line.last_mut().expect("a group has a generation");
         let Some(Remaining { generation, members, earlier, lost }) = inbox.begin_remaining(last.group) else {
             let problem = "the other replicas take this one for lost: it does not come back".to_owned();

@@ -1,0 +1,458 @@
+//! The meeting of processes on several hosts.
+
+use super::greeting::{Greeting, Heard};
+use crate::bootstrap::Waiting;
+use std::{
+    error, fmt,
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The time between two looks for new connections and for words on the links, and between two
+/// attempts to connect.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The limit on the time of a connection attempt, and of a greeting. A process of the job answers
+/// at once.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The limit on the connections that have not greeted yet.
+const STRANGERS: usize = 64;
+
+/// The word of a process that all others have greeted.
+const READY: u8 = b'R';
+
+/// The place of this process in a job on several hosts.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The greeting of this process.
+    pub greeting: Greeting,
+    /// The names of the tasks, for errors.
+    pub names: Vec<String>,
+    /// The addresses of the tasks, `host:port`.
+    pub addresses: Vec<String>,
+}
+
+/// The processes that have met. Each list has one place a task; that of this process has no link.
+#[derive(Debug)]
+pub struct Met {
+    /// The index of this process's task.
+    pub own: usize,
+    /// The greetings of all.
+    pub greetings: Vec<Greeting>,
+    pub(super) links: Vec<Option<TcpStream>>,
+}
+
+/// The reason why processes have not met.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotMet {
+    /// The reason in words.
+    pub problem: String,
+    /// The tasks that did not come.
+    pub missing: Vec<usize>,
+}
+
+impl NotMet {
+    fn because(problem: impl Into<String>) -> NotMet {
+        NotMet { problem: problem.into(), missing: Vec::new() }
+    }
+}
+
+impl fmt::Display for NotMet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl error::Error for NotMet {}
+
+/// The news of a thread that connects to a task or hears a greeting.
+enum Event {
+    /// A link with a process of the job. This process has called it, or was called.
+    Link { stream: TcpStream, greeting: Greeting, called: bool },
+    /// A process of the job of another build.
+    OtherBuild(usize),
+    /// The last attempt to reach a task has failed, and how.
+    Failed(usize, String),
+    /// A connection that has not become a link.
+    Stranger,
+}
+
+/// A link of the meeting.
+struct Link {
+    stream: TcpStream,
+    greeting: Greeting,
+    /// Whether this process has said that it is ready, and the other one.
+    said: bool,
+    heard: bool,
+}
+
+/// Waits for all processes of the job, until the deadline. `tell` reports the missing ones, after 2
+/// seconds and then every 10 seconds.
+///
+/// # Errors
+/// The tasks that did not come, each with the last that was seen of it; an address at which this
+/// process cannot listen; a process of another build, with another wire, or that counts other
+/// tasks; two processes of one task.
+pub fn meet(host: &Host, deadline: Instant, tell: impl FnMut(&Waiting)) -> Result<Met, NotMet> {
+    let listener = listen(host, deadline)?;
+    Meeting::new(host, listener).run(deadline, tell)
+}
+
+/// Listens at the address of this process's task.
+fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
+    let own = host.greeting.task;
+    let address = &host.addresses[own];
+    let at = |problem: String| NotMet::because(format!("{} listens at {address}: {problem}", host.names[own]));
+    let unknown = |why: String| at(format!("the address is unknown: {why}"));
+    // The system may ask a network for the name, and wait for longer than this process should.
+    let (found, (sender, look_up)) = (address.clone(), mpsc::channel());
+    spawn(move || _ = sender.send(found.to_socket_addrs()))?;
+    let mut all: Vec<SocketAddr> = match look_up.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(Ok(all)) => all.collect(),
+        Ok(Err(error)) => return Err(unknown(error.to_string())),
+        Err(_) => return Err(unknown("no answer of the system".to_owned())),
+    };
+    let is_number = |address: &str| address.parse::<SocketAddr>().is_ok() || address.starts_with("localhost:");
+    if all.iter().any(|address| address.port() == 0) {
+        return Err(at("port 0 is none that the others could know".to_owned()));
+    }
+    let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
+    let others_elsewhere = host.addresses.iter().enumerate().filter(|(task, _)| *task != own).any(|(_, other)| {
+        !other.starts_with("localhost:") && !other.parse::<SocketAddr>().is_ok_and(|other| is_loopback(&other))
+    });
+    if others_elsewhere && all.iter().all(is_loopback) {
+        if is_number(address) {
+            return Err(at("this address is one of this host alone, and others are on other hosts".to_owned()));
+        }
+        // Many hosts give their own name an address of the loopback in their list of hosts.
+        all.iter_mut().for_each(|address| {
+            *address = match address {
+                SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], address.port())),
+                SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], address.port())),
+            };
+        });
+    }
+    let listener = TcpListener::bind(&all[..]).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => at("another process has this address".to_owned()),
+        ErrorKind::AddrNotAvailable => at("this host does not have this address".to_owned()),
+        _ => at(error.to_string()),
+    })?;
+    listener.set_nonblocking(true).map_err(|error| at(error.to_string()))?;
+    Ok(listener)
+}
+
+/// The state of the meeting about another task.
+#[derive(Default)]
+struct Task {
+    link: Option<Link>,
+    /// Whether a thread tries to connect.
+    is_called: bool,
+    /// The time of the next attempt, after a failed one.
+    next: Option<Instant>,
+    /// Whether a process of the task has come. It may have given up since, as others do at about the
+    /// same time.
+    has_come: bool,
+    /// The last that was seen of the task.
+    seen: Option<String>,
+}
+
+struct Meeting<'h> {
+    host: &'h Host,
+    listener: TcpListener,
+    tasks: Vec<Task>,
+    /// The number of connections that have not greeted yet.
+    strangers: usize,
+    events: (Sender<Event>, Receiver<Event>),
+}
+
+impl<'h> Meeting<'h> {
+    fn new(host: &'h Host, listener: TcpListener) -> Meeting<'h> {
+        let tasks = host.names.iter().map(|_| Task::default()).collect();
+        Meeting { host, listener, tasks, strangers: 0, events: mpsc::channel() }
+    }
+
+    fn own(&self) -> usize {
+        self.host.greeting.task
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.own();
+        (0..self.tasks.len()).filter(move |&task| task != own)
+    }
+
+    fn run(mut self, deadline: Instant, mut tell: impl FnMut(&Waiting)) -> Result<Met, NotMet> {
+        let begin = Instant::now();
+        let mut report = Duration::from_secs(2);
+        loop {
+            self.call()?;
+            self.accept()?;
+            self.listen_to_links()?;
+            if self.others().all(|task| self.tasks[task].link.as_ref().is_some_and(|link| link.said && link.heard)) {
+                return Ok(self.met());
+            }
+            let waited = begin.elapsed();
+            if Instant::now() >= deadline {
+                return Err(self.late(waited));
+            }
+            if waited >= report {
+                report += Duration::from_secs(10);
+                tell(&Waiting { waited, missing: self.missing(), elsewhere: Vec::new() });
+            }
+            match self.events.1.recv_timeout(TICK) {
+                Ok(event) => self.take(event)?,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Begins an attempt to connect to each task before this one that has no link.
+    fn call(&mut self) -> Result<(), NotMet> {
+        for task in 0..self.own() {
+            let Task { ref link, is_called, next, .. } = self.tasks[task];
+            if link.is_some() || is_called || next.is_some_and(|next| next > Instant::now()) {
+                continue;
+            }
+            let (events, address) = (self.events.0.clone(), self.host.addresses[task].clone());
+            let own = self.host.greeting.clone();
+            spawn(move || {
+                _ = events.send(match connect(&address, task, &own) {
+                    Ok(event) => event,
+                    Err(error) => Event::Failed(task, error),
+                });
+            })?;
+            self.tasks[task].is_called = true;
+        }
+        Ok(())
+    }
+
+    /// Hears the connections of others.
+    fn accept(&mut self) -> Result<(), NotMet> {
+        while self.strangers < STRANGERS {
+            // Errors of one connection, or of a moment.
+            let Ok((stream, _)) = self.listener.accept() else { return Ok(()) };
+            let (events, own) = (self.events.0.clone(), self.host.greeting.clone());
+            spawn(move || _ = events.send(greet(stream, &own).unwrap_or(Event::Stranger)))?;
+            self.strangers += 1;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), NotMet> {
+        match event {
+            Event::Link { stream, greeting, called } => {
+                match called {
+                    true => self.tasks[greeting.task].is_called = false,
+                    false => self.strangers -= 1,
+                }
+                // The later task calls.
+                match called == (greeting.task < self.own()) {
+                    true => self.link(stream, greeting),
+                    false => Ok(()),
+                }
+            }
+            Event::OtherBuild(task) => {
+                let name = self.host.names.get(task).cloned().unwrap_or_else(|| format!("task {task}"));
+                Err(NotMet::because(format!(
+                    "{name} runs another build of the program, or on another kind of processor"
+                )))
+            }
+            Event::Failed(task, seen) => {
+                let state = &mut self.tasks[task];
+                (state.is_called, state.next) = (false, Some(Instant::now() + 5 * TICK));
+                state.seen = Some(seen);
+                Ok(())
+            }
+            Event::Stranger => {
+                self.strangers -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a link with a process of the job.
+    fn link(&mut self, stream: TcpStream, greeting: Greeting) -> Result<(), NotMet> {
+        let (task, own) = (greeting.task, &self.host.greeting);
+        let name = |task: usize| self.host.names.get(task).cloned().unwrap_or_else(|| format!("task {task}"));
+        let whose = format!("{} (process {} on {})", name(task), greeting.pid, greeting.host);
+        if greeting.tasks != own.tasks || task >= own.tasks {
+            return Err(NotMet::because(format!(
+                "{whose} counts {} processes: expected {}",
+                greeting.tasks, own.tasks
+            )));
+        }
+        if task == own.task {
+            return Ok(());
+        }
+        if greeting.wire != own.wire {
+            let problem = format!(
+                "{whose} has the wire {}, and {} on {} has {}: install the same version on both, or name its file in CONSONANCE_UCX",
+                greeting.wire,
+                name(own.task),
+                own.host,
+                own.wire
+            );
+            return Err(NotMet::because(problem));
+        }
+        // A second process of the task is refused. It takes the close for the end of this one.
+        if self.tasks[task].link.as_ref().is_some_and(|old| !is_closed(&old.stream)) {
+            return Ok(());
+        }
+        if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
+            self.tasks[task].has_come = true;
+            self.tasks[task].link = Some(Link { stream, greeting, said: false, heard: false });
+        }
+        Ok(())
+    }
+
+    /// Says on the links that this process is ready, once it is, and hears the others.
+    fn listen_to_links(&mut self) -> Result<(), NotMet> {
+        let is_ready = self.others().all(|task| self.tasks[task].link.is_some());
+        for task in self.others() {
+            let Task { link: slot, seen, .. } = &mut self.tasks[task];
+            let Some(link) = slot else { continue };
+            if is_ready && !link.said {
+                link.said = matches!(link.stream.write(&[READY]), Ok(1));
+            }
+            let mut word = [0];
+            // The network reads what follows.
+            if !link.heard {
+                match link.stream.read(&mut word) {
+                    Ok(1) if word == [READY] => link.heard = true,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    _ => (*slot, *seen) = (None, Some("its process has ended, or has given up".to_owned())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        let is_missing = |task: &usize| !self.tasks[*task].link.as_ref().is_some_and(|link| link.heard);
+        self.others().filter(is_missing).collect()
+    }
+
+    /// Makes the error at the deadline. The tasks of which no process has come are missing; if there
+    /// are none, those that are not ready.
+    fn late(&self, waited: Duration) -> NotMet {
+        let absent: Vec<usize> = self.others().filter(|&task| !self.tasks[task].has_come).collect();
+        let missing = if absent.is_empty() { self.missing() } else { absent };
+        let own = &self.host.addresses[self.own()];
+        let seen = missing.iter().map(|&task| {
+            let Task { link, seen, .. } = &self.tasks[task];
+            let seen = match (link, seen) {
+                (Some(link), _) => {
+                    format!("process {} on {} waits for others", link.greeting.pid, link.greeting.host)
+                }
+                (None, Some(seen)) => seen.clone(),
+                (None, None) => format!("it has not connected to this process at {own}"),
+            };
+            format!("{}: {seen}", self.host.names[task])
+        });
+        let problem = format!("waited {} s; missing: {}", waited.as_secs(), seen.collect::<Vec<_>>().join("; "));
+        NotMet { problem, missing }
+    }
+
+    fn met(self) -> Met {
+        let own = self.own();
+        let mut greetings = Vec::with_capacity(self.tasks.len());
+        let mut links = Vec::with_capacity(self.tasks.len());
+        for (index, task) in self.tasks.into_iter().enumerate() {
+            match task.link {
+                Some(Link { stream, greeting, .. }) if index != own => {
+                    greetings.push(greeting);
+                    links.push(Some(stream));
+                }
+                _ => {
+                    greetings.push(self.host.greeting.clone());
+                    links.push(None);
+                }
+            }
+        }
+        Met { own, greetings, links }
+    }
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), NotMet> {
+    let thread = thread::Builder::new().name("consonance-meet".to_owned()).spawn(work);
+    thread.map(drop).map_err(|error| NotMet::because(format!("no thread for a connection: {error}")))
+}
+
+/// Connects to a task and exchanges greetings with it.
+///
+/// # Errors
+/// What was seen, in words.
+fn connect(address: &str, task: usize, own: &Greeting) -> Result<Event, String> {
+    let all = address.to_socket_addrs().map_err(|error| format!("its address {address} is unknown: {error}"))?;
+    let mut last = format!("its address {address} is unknown");
+    for address in all {
+        let stream = match TcpStream::connect_timeout(&address, ANSWER) {
+            Ok(stream) => stream,
+            Err(error) => {
+                last = match error.kind() {
+                    ErrorKind::ConnectionRefused => format!("nobody listens at {address}"),
+                    ErrorKind::TimedOut => format!("no answer from {address}"),
+                    _ => format!("{address}: {error}"),
+                };
+                continue;
+            }
+        };
+        // A connection from a port to itself, which the system makes if nobody listens there.
+        if stream.local_addr().is_ok_and(|local| local == address) {
+            last = format!("nobody listens at {address}");
+            continue;
+        }
+        match greet(stream, own) {
+            Ok(Event::Link { greeting, .. }) if greeting.task != task => {
+                last = format!("task {} of the job answers at {address}", greeting.task);
+            }
+            Ok(Event::Stranger) => last = format!("a process that is not of this job answers at {address}"),
+            Ok(Event::Link { stream, greeting, .. }) => return Ok(Event::Link { stream, greeting, called: true }),
+            Ok(event) => return Ok(event),
+            Err(error) => last = format!("{address} accepted and did not greet: {error}"),
+        }
+    }
+    Err(last)
+}
+
+/// Exchanges greetings. Both sides say theirs first, so that both can tell what is wrong.
+fn greet(stream: TcpStream, own: &Greeting) -> io::Result<Event> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    own.write(&stream)?;
+    let heard = Greeting::read(Timed { stream: &stream, until: Instant::now() + ANSWER }, own.digest)?;
+    Ok(match heard {
+        Heard::Greeting(greeting) => Event::Link { stream, greeting, called: false },
+        Heard::OtherBuild(task) => Event::OtherBuild(task),
+        Heard::Nonsense => Event::Stranger,
+    })
+}
+
+/// Reads until a time. A stranger that sends a byte now and then keeps no thread longer.
+struct Timed<'s> {
+    stream: &'s TcpStream,
+    until: Instant,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let rest = self.until.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(rest))?;
+        self.stream.read(bytes)
+    }
+}
+
+/// Whether the other end of a link is closed.
+fn is_closed(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}

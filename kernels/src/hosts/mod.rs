@@ -1,0 +1,26 @@
+//! Groups of processes on several hosts: how the processes meet, and the network between them.
+//!
+//! **Meeting.** Each process listens at the address of its own task and connects to the tasks
+//! before it, so each two processes have a *link*, a TCP connection. Each sends its [`Greeting`] over
+//! it, which has the address of its [wire](crate::wire). A process is *ready* when all others have
+//! greeted it, and says so. When all are ready, the group is formed. What is no greeting, or one of
+//! another job, costs only its own connection.
+//!
+//! **Network.** Data travel over the wire. A link carries nothing but the end of its processes: the
+//! *farewell* of one that leaves, with the number of messages that it has sent to the other, and
+//! the answer that all of these have arrived. A link that closes without a farewell means that the
+//! process has ended, or that its host does not answer, as the system's keepalive finds out.
+//!
+//! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
+//! a private network.
+
+mod greeting;
+mod meeting;
+mod network;
+
+pub use greeting::Greeting;
+pub use meeting::{Host, Met, NotMet, meet};
+pub use network::{HEAD, Head, Network, News};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The engines of replicas whose processes are on several hosts: letters over a network.
+
+use super::{
+    Engine,
+    letters::{Carrier, Inbox, Letter},
+};
+use crate::{Error, Result};
+use consonance_kernels::{
+    hosts::{HEAD, Head, Met, Network, News},
+    wire::Wire,
+};
+use consonance_spec::World;
+use std::{
+    cmp::Ordering,
+    io,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// A process of the group.
+pub(crate) struct Process {
+    /// Its task, host and process id, in words.
+    pub(crate) name: String,
+    /// Its ranks.
+    pub(crate) ranks: Range<usize>,
+}
+
+/// Makes an engine for each rank of this process, in rank order. The processes have met.
+///
+/// # Errors
+/// The system's, and the wire's if it cannot reach a process.
+pub(crate) fn engines(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Vec<Box<dyn Engine>>> {
+    let own = met.own;
+    let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
+    let inboxes: Vec<Arc<Inbox>> = local.clone().map(|rank| Arc::new(Inbox::new(rank, size))).collect();
+    let processes: Arc<[Process]> = processes.into();
+    let ends: Ends = Arc::new(Mutex::new(vec![None; processes.len()]));
+    let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
+    let network = Network::start(wire, met, move |news| arriving.take(news))?;
+    let carrier: Arc<dyn Carrier> = Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network });
+    let engine = |(rank, inbox): (usize, Arc<Inbox>)| {
+        inbox.engine(World::new(rank, size).expect("a rank of the group"), carrier.clone())
+    };
+    Ok(local.zip(inboxes).map(engine).collect())
+}
+
+/// The letters that arrive for the ranks of this process.
+struct Arriving {
+    inboxes: Vec<Arc<Inbox>>,
+    processes: Arc<[Process]>,
+    ends: Ends,
+}
+
+/// For each process that is gone, why, and whether it has ended for sure.
+type Ends = Arc<Mutex<Vec<Option<(String, bool)>>>>;
+
+impl Arriving {
+    fn take(&self, news: News) {
+        match news {
+            News::Arrived { process, head, body } => {
+                // Numbers of another process are checked before they are used.
+                let (letter, ranks) = head.split_at(Letter::HEAD);
+                let (ranks, _) = ranks.as_chunks::<4>();
+                let [from, place] = [ranks[0], ranks[1]].map(|rank| u32::from_le_bytes(rank) as usize);
+                let letter = Letter::read(letter.try_into().expect("the head of a letter"), body);
+                if self.processes[process].ranks.contains(&from)
+                    && let (Some(letter), Some(inbox)) = (letter, self.inboxes.get(place))
+                {
+                    inbox.put(from, letter);
+                }
+            }
+            News::Gone { process, why, has_ended } => {
+                self.ends.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some((why, has_ended));
+                for inbox in &self.inboxes {
+                    self.processes[process].ranks.clone().for_each(|rank| inbox.put(rank, Letter::gone()));
+                }
+            }
+        }
+    }
+}
+
+/// Carries letters to the ranks of all processes.
+struct Hosts {
+    own: usize,
+    inboxes: Vec<Arc<Inbox>>,
+    processes: Arc<[Process]>,
+    ends: Ends,
+    network: Network,
+}
+
+/// The ranks after a letter's head: the sender, and the receiver's place in its process.
+const _: () = assert!(Letter::HEAD + 8 <= HEAD);
+
+impl Hosts {
+    fn process_of(&self, rank: usize) -> usize {
+        self.processes.partition_point(|process| process.ranks.end <= rank)
+    }
+}
+
+impl Carrier for Hosts {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
+        let process = self.process_of(to);
+        let place = to - self.processes[process].ranks.start;
+        if process == self.own {
+            return self.inboxes[place].put(from, letter);
+        }
+        let mut head: Head = [0; HEAD];
+        head[..Letter::HEAD].copy_from_slice(&letter.head());
+        head[Letter::HEAD..][..4].copy_from_slice(&(from as u32).to_le_bytes());
+        head[Letter::HEAD..][4..8].copy_from_slice(&(place as u32).to_le_bytes());
+        self.network.send(process, &head, letter.into_body());
+    }
+
+    fn describe(&self, rank: usize) -> Option<String> {
+        let process = self.process_of(rank);
+        let name = &self.processes[process].name;
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match &ends[process] {
+            Some((why, _)) => format!("{name}: {why}"),
+            None => name.clone(),
+        })
+    }
+
+    /// The rule of `consonance_spec::generations::may_go_on`.
+    fn may_go_on(&self, earlier: &[usize], left: &[usize]) -> Result<()> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        // The processes of the group, but for those known to have ended.
+        let mut may_run: Vec<usize> = earlier.iter().map(|&rank| self.process_of(rank)).collect();
+        may_run.dedup();
+        may_run.retain(|&process| !matches!(ends[process], Some((_, true))));
+        let is_here = |process: usize| left.iter().any(|&rank| self.process_of(rank) == process);
+        let (here, silent): (Vec<usize>, Vec<usize>) = may_run.iter().partition(|&&process| is_here(process));
+        match here.len().cmp(&silent.len()) {
+            Ordering::Greater => return Ok(()),
+            Ordering::Equal if may_run.first() == here.first() => return Ok(()),
+            Ordering::Equal | Ordering::Less => {}
+        }
+        let names = silent.iter().map(|&process| self.processes[process].name.as_str()).collect::<Vec<_>>();
+        Err(Error::Meeting {
+            call: "MultiWorkerMirroredStrategy::reform",
+            task: self.processes[self.own].name.clone(),
+            problem: format!(
+                "cut off from {}, which may go on: of {} processes that may run this side has {}",
+                names.join(" and "),
+                may_run.len(),
+                here.len()
+            ),
+            missing: silent,
+        })
+    }
+}
