@@ -19,7 +19,7 @@ use std::{
 const PLAYED: &str = "CONSONANCE_TEST_HOST";
 
 /// Returns whether this process may make namespaces; otherwise says that a test is skipped.
-fn can_play() -> bool {
+pub(super) fn can_play() -> bool {
     let script = "ip link set lo up && mount -t proc proc /proc && nsenter --version";
     let unshare = ["--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "sh", "-c", script];
     let output = Command::new("unshare").args(unshare).output();

@@ -1,6 +1,7 @@
 //! `consonance run`, with shells as workers. The tests wait for expected events up to [`LIMIT`].
 
 mod faults;
+mod across;
 mod hosts;
 
 use rustix::process::{Pid, Signal, kill_process};

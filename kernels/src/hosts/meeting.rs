@@ -153,8 +153,8 @@ struct Task {
     is_called: bool,
     /// The time of the next attempt, after a failed one.
     next: Option<Instant>,
-    /// Whether a process of the task has come. It may have given up since, as others do at about the
-    /// same time.
+    /// Whether a process of the task has come. It may have given up since, as others do at about
+    /// the same time.
     has_come: bool,
     /// The last that was seen of the task.
     seen: Option<String>,
@@ -335,8 +335,8 @@ impl<'h> Meeting<'h> {
         self.others().filter(is_missing).collect()
     }
 
-    /// Makes the error at the deadline. The tasks of which no process has come are missing; if there
-    /// are none, those that are not ready.
+    /// Makes the error at the deadline. The tasks of which no process has come are missing; if
+    /// there are none, those that are not ready.
     fn late(&self, waited: Duration) -> NotMet {
         let absent: Vec<usize> = self.others().filter(|&task| !self.tasks[task].has_come).collect();
         let missing = if absent.is_empty() { self.missing() } else { absent };

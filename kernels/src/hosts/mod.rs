@@ -1,10 +1,10 @@
 //! Groups of processes on several hosts: how the processes meet, and the network between them.
 //!
 //! **Meeting.** Each process listens at the address of its own task and connects to the tasks
-//! before it, so each two processes have a *link*, a TCP connection. Each sends its [`Greeting`] over
-//! it, which has the address of its [wire](crate::wire). A process is *ready* when all others have
-//! greeted it, and says so. When all are ready, the group is formed. What is no greeting, or one of
-//! another job, costs only its own connection.
+//! before it, so each two processes have a *link*, a TCP connection. Each sends its [`Greeting`]
+//! over it, which has the address of its [wire](crate::wire). A process is *ready* when all others
+//! have greeted it, and says so. When all are ready, the group is formed. Bytes that are no
+//! greeting, or one of another job, cost only their own connection.
 //!
 //! **Network.** Data travel over the wire. A link carries nothing but the end of its processes: the
 //! *farewell* of one that leaves, with the number of messages that it has sent to the other, and

@@ -62,7 +62,7 @@ fn processes_meet_in_any_order_and_know_each_other() {
 }
 
 #[test]
-fn missing_tasks_are_named_at_the_deadline_with_the_last_that_was_seen() {
+fn missing_tasks_are_named_at_the_deadline_with_the_last_sight_of_them() {
     let mut hosts = hosts(&addresses(4));
     let (first, nobody) = (hosts[0].addresses[0].clone(), hosts[3].addresses[1].clone());
     let here: Vec<Host> = [hosts.remove(3), hosts.remove(0)].into();
@@ -77,7 +77,7 @@ fn missing_tasks_are_named_at_the_deadline_with_the_last_that_was_seen() {
 }
 
 #[test]
-fn a_process_that_waits_for_another_one_is_no_absent_one() {
+fn a_process_waiting_for_another_one_is_no_absent_one() {
     let hosts = hosts(&addresses(3));
     let errors = all(hosts[..2].to_vec(), Duration::from_secs(1), |_| Duration::ZERO);
     assert!(errors.iter().all(|error| error.as_ref().expect_err("one is missing").missing == [2]));
@@ -120,13 +120,13 @@ fn strangers_cost_only_their_own_connections() {
 
 #[test]
 fn a_process_of_another_size_or_wire_or_build_is_an_error_on_both_sides() {
-    let cases: [(&str, fn(&mut Greeting)); 2] = [
-        ("counts 3 processes: expected 2", |greeting| greeting.tasks = 3),
-        ("install the same version on both", |greeting| greeting.wire = "UCX 1.20".to_owned()),
-    ];
-    for (expected, change) in cases {
+    let ours = "UCX 1.13";
+    for (tasks, wire, expected) in
+        [(3, ours, "counts 3 processes: expected 2"), (2, "UCX 1.20", "install the same version on both")]
+    {
         let mut hosts = hosts(&addresses(2));
-        change(&mut hosts[1].greeting);
+        let greeting = &mut hosts[1].greeting;
+        (greeting.tasks, greeting.wire) = (tasks, wire.to_owned());
         let errors = all(hosts, LONG, |_| Duration::ZERO);
         let errors: Vec<&NotMet> = errors.iter().map(|error| error.as_ref().expect_err("they differ")).collect();
         assert!(errors[0].problem.contains(expected), "{}", errors[0]);
@@ -151,7 +151,7 @@ fn a_process_of_another_size_or_wire_or_build_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn an_address_that_cannot_be_listened_at_is_named() {
+fn an_address_of_no_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).expect("it is bound");
     for (address, other, expected) in [
@@ -170,7 +170,7 @@ fn an_address_that_cannot_be_listened_at_is_named() {
 }
 
 #[test]
-fn a_process_that_comes_again_takes_its_place() {
+fn a_process_coming_again_takes_its_place() {
     let hosts = hosts(&addresses(3));
     let met = thread::scope(|scope| {
         let others: Vec<_> = [0, 2]
@@ -237,7 +237,7 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
                         network.send(process, &[number as u8; HEAD], body(number));
                     }
                 }
-                // What it has sent still arrives.
+                // Its messages still arrive.
                 drop(network);
                 let mut arrived = [0; 3];
                 for news in news {
@@ -257,7 +257,7 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
 }
 
 #[test]
-fn a_process_that_ends_without_a_farewell_is_gone_at_once() {
+fn a_process_ending_without_a_farewell_is_gone_at_once() {
     let Some(mut networks) = networks(3) else { return };
     let (second, _news) = networks.remove(1);
     networks[0].0.send(1, &[0; HEAD], body(2));

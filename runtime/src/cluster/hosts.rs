@@ -47,8 +47,10 @@ impl ProcessGroupBuilder {
             address: wire.address().to_vec(),
         };
         let host = Host { greeting, names: place.tasks.clone(), addresses };
-        let met = meet(&host, Instant::now() + self.timeout, |waiting| self.tell(place, waiting))
-            .map_err(|error| not_met(error.problem, error.missing))?;
+        let met = meet(&host, Instant::now() + self.timeout, |waiting| {
+            (self.on_wait)(&place.waits(waiting, self.timeout));
+        })
+        .map_err(|error| not_met(error.problem, error.missing))?;
         let mut next = 0;
         let processes = met.greetings.iter().zip(&place.tasks).map(|(greeting, task)| {
             let ranks = next..next + greeting.replicas;

@@ -26,9 +26,6 @@ use std::{
 
 const CALL: &str = "ProcessGroup";
 
-/// The wait after which a process says how long it goes on. Before, others may just be starting.
-const TELLS_CURE: Duration = Duration::from_secs(10);
-
 /// The group of the processes of a cluster. Each process has one or more ranks.
 ///
 /// The group has a [`Communicator`] for each rank of this process. They work until a process is
@@ -90,7 +87,7 @@ pub struct ProcessGroupBuilder {
     staging_bytes: usize,
     reads_directly: Option<bool>,
     over_wire: bool,
-    on_wait: Arc<dyn Fn(&str) + Send + Sync>,
+    pub(super) on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// One generation of the group, from its formation to the loss of a member.
@@ -197,9 +194,9 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::WrongContext`] for processes on several hosts, which
     /// [`MultiWorkerMirroredStrategy::reform`](crate::MultiWorkerMirroredStrategy::reform) forms
-    /// again. [`Error::Meeting`] if a running process does not come before the timeout: the error names
-    /// it, and no group is formed without it. Otherwise as [`join`](ProcessGroupBuilder::join). The
-    /// call can be repeated after an error.
+    /// again. [`Error::Meeting`] if a running process does not come before the timeout: the error
+    /// names it, and no group is formed without it. Otherwise as
+    /// [`join`](ProcessGroupBuilder::join). The call can be repeated after an error.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
         let call = "ProcessGroup::reform";
         let Some(meeting) = &self.meeting else {
@@ -369,7 +366,7 @@ impl ProcessGroupBuilder {
                 .and_then(|shape| Segment::create_on(shape, GroupId::from_bytes(group.id), cores_of(processes)));
             segment.map_err(io::Error::other)?.file().try_clone_to_owned()
         };
-        let tell = |waiting: &Waiting| self.tell(place, waiting);
+        let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
         let mut own = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let formed = catch_unwind(AssertUnwindSafe(|| {
             own.form(Instant::now() + self.timeout, wait_for_replacements, create, tell)
@@ -388,25 +385,6 @@ impl ProcessGroupBuilder {
             own.leave();
         }
         group
-    }
-
-    /// Reports the processes that this one waits for.
-    pub(super) fn tell(&self, place: &Roster, waiting: &Waiting) {
-        let tasks = &place.tasks;
-        let missing: Vec<&str> = waiting.missing.iter().map(|&task| tasks[task].as_str()).collect();
-        let (own, waited) = (place.own_task(), waiting.waited.as_secs());
-        let elsewhere: Vec<String> = waiting.elsewhere.iter().map(u32::to_string).collect();
-        let hint = match elsewhere.join(" or ").as_str() {
-            "" => String::new(),
-            processes => {
-                format!("; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step")
-            }
-        };
-        let cure = match waiting.waited < TELLS_CURE {
-            true => String::new(),
-            false => format!("; it gives up after {} s (see MultiWorkerBuilder::meeting)", self.timeout.as_secs()),
-        };
-        (self.on_wait)(&format!("{own} has waited {waited} s for {}{hint}{cure}", missing.join(", ")));
     }
 
     /// Enters a group that was formed: opens the shared memory, and makes the communicators.

@@ -2,10 +2,16 @@
 
 use super::Role;
 use crate::{ClusterResolver, Error, Result, UniqueId};
-use consonance_kernels::{bootstrap::packet::MAX_TASKS, digest::digest};
-use std::{env, sync::Arc};
+use consonance_kernels::{
+    bootstrap::{Waiting, packet::MAX_TASKS},
+    digest::digest,
+};
+use std::{env, sync::Arc, time::Duration};
 
 const CALL: &str = "ProcessGroup";
+
+/// The wait after which a process says how long it goes on. Before, others may just be starting.
+const TELLS_CURE: Duration = Duration::from_secs(10);
 
 /// The means of a group's processes to find each other.
 pub(super) enum Job {
@@ -81,6 +87,24 @@ fn wants_wire(must: bool) -> Result<bool> {
 }
 
 impl Roster {
+    /// Returns what this process says while it waits for others, at most `timeout`.
+    pub(super) fn waits(&self, waiting: &Waiting, timeout: Duration) -> String {
+        let missing: Vec<&str> = waiting.missing.iter().map(|&task| self.tasks[task].as_str()).collect();
+        let (own, waited) = (self.own_task(), waiting.waited.as_secs());
+        let elsewhere: Vec<String> = waiting.elsewhere.iter().map(u32::to_string).collect();
+        let hint = match elsewhere.join(" or ").as_str() {
+            "" => String::new(),
+            processes => {
+                format!("; perhaps for process {processes}, which has another cluster, CONSONANCE_JOB or Slurm step")
+            }
+        };
+        let cure = match waiting.waited < TELLS_CURE {
+            true => String::new(),
+            false => format!("; it gives up after {} s (see MultiWorkerBuilder::meeting)", timeout.as_secs()),
+        };
+        format!("{own} has waited {waited} s for {}{hint}{cure}", missing.join(", "))
+    }
+
     /// Returns the name of this process's task.
     pub(super) fn own_task(&self) -> &str {
         &self.tasks[self.own]

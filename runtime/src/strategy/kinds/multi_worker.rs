@@ -129,13 +129,15 @@ impl MultiWorkerMirroredStrategy {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for a strategy that has not met other processes; [`Error::Meeting`]
-    /// if a running worker does not join, or on a side of a broken network that may not go on. [`Error::Timeout`] or [`Error::Aborted`] if a worker
-    /// joins and makes no call before the deadline of the call; this call may then be repeated.
-    /// [`Error::WrongContext`] in a replica, in a merge function or in another strategy's scope.
+    /// if a running worker does not join, or on a side of a broken network that may not go on.
+    /// [`Error::Timeout`] or [`Error::Aborted`] if a worker joins and makes no call before the
+    /// deadline of the call; this call may then be repeated. [`Error::WrongContext`] in a replica,
+    /// in a merge function or in another strategy's scope.
     ///
     /// On several hosts, and on [engines](MultiWorkerBuilder::engines) or
-    /// [communicators](MultiWorkerBuilder::build_on) of your own, there are no replacements: `wait_for_replacements` must be zero. Engines that
-    /// cannot go on after a loss return [`Error::WrongContext`].
+    /// [communicators](MultiWorkerBuilder::build_on) of your own, there are no replacements:
+    /// `wait_for_replacements` must be zero. Engines that cannot go on after a loss return
+    /// [`Error::WrongContext`].
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
         let call = "MultiWorkerMirroredStrategy::reform";
         context::require_cross_replica(call, self)?;
@@ -290,7 +292,8 @@ impl MultiWorkerBuilder {
     }
 
     /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
-    /// them; they may start in any order. See [`ProcessGroup`](crate::ProcessGroup).
+    /// them; they may start in any order, on one host or on several. See
+    /// [`ProcessGroup`](crate::ProcessGroup).
     ///
     /// Tasks `ps` take no part, and the first worker says so on standard error.
     ///

@@ -78,8 +78,8 @@ pub trait Carrier: Send + Sync {
     fn carry(&self, from: usize, to: usize, letter: Letter);
 
     /// Checks that the ranks `left` of the group of `earlier` ranks may go on without the others,
-    /// after a loss. Others that are taken for lost may run, and be cut off by a network that broke:
-    /// then at most one side may go on. By default each may.
+    /// after a loss. Others that are taken for lost may run, cut off by a network that broke: then
+    /// at most one side may go on. By default each may.
     ///
     /// # Errors
     /// The error of [`Engine::remaining`] if they may not. The group is then as before.

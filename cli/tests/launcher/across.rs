@@ -1,0 +1,192 @@
+//! Strategies whose workers are on two hosts that this machine plays: bits, faults, and the groups
+//! of those that are left. Take root, the commands that make namespaces, and UCX.
+
+use super::{CONSONANCE, Launch, hosts::can_play};
+use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, ReduceOp, Tensor};
+use rustix::process::{Signal, getpid, kill_process};
+use std::{
+    collections::BTreeMap,
+    env,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Set to the scene in a worker that is a process of this program.
+const SCENE: &str = "CONSONANCE_TEST_ACROSS";
+
+const NAME: &str = "across::a_worker_of_a_scene";
+
+/// More than one message of UCX, and more than one of ours.
+const ELEMENTS: usize = 100_000;
+
+/// Returns whether this process may play hosts with a wire; otherwise says that a test is skipped.
+fn can_cross() -> bool {
+    let wire = consonance::raw::Wire::open(None);
+    if let Err(absent) = &wire {
+        println!("skipped: workers on several hosts: {absent}");
+    }
+    wire.is_ok() && can_play()
+}
+
+/// Plays a scene with two hosts of two workers each. Returns the lines of each worker.
+fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--hosts", "2", "-n", "2", "--keep-going", "--timeout", "20", "--"]);
+    command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]).env(SCENE, scene);
+    let output = Launch::of(command).finish();
+    let mut lines = BTreeMap::<usize, Vec<String>>::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let said = line.strip_prefix("[worker ").and_then(|line| line.split_once("] > "));
+        if let Some((worker, said)) = said {
+            lines.entry(worker.parse().expect("a number")).or_default().push(said.to_owned());
+        }
+    }
+    println!("{scene}: {lines:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    lines
+}
+
+/// Returns the contribution of a replica. The sum of all depends on the order of the additions.
+fn brings(replica: usize) -> Tensor {
+    let data: Vec<f32> = (0..ELEMENTS).map(|place| (1.0 + replica as f32 * 1e-3) / (place as f32 + 0.1)).collect();
+    Tensor::from(data)
+}
+
+/// Returns a digest of the bits of the sum over all replicas.
+fn sum(strategy: &MultiWorkerMirroredStrategy, op: ReduceOp) -> consonance::Result<String> {
+    let sums = strategy.run(|replica| replica.all_reduce(op, brings(replica.replica_id_in_sync_group())))?;
+    let data = sums.values()[0].as_slice::<f32>().expect("floats").to_vec();
+    let digest = data.iter().fold(0u64, |digest, sum| digest.rotate_left(7) ^ u64::from(sum.to_bits()));
+    Ok(format!("{digest:016x} of {}", strategy.num_replicas_in_sync()))
+}
+
+fn in_words(error: &Error) -> String {
+    match error {
+        Error::Left { replica, lost: true, .. } | Error::Aborted { replica, lost: true, .. } => {
+            format!("lost {replica}")
+        }
+        Error::Mismatch { replica, argument, .. } => format!("mismatch of {replica} in {argument}"),
+        Error::Timeout { missing, .. } => format!("late {:?}", missing.iter().map(|late| late.0).collect::<Vec<_>>()),
+        Error::Aborted { replica, .. } => format!("aborted by {replica}"),
+        Error::Meeting { missing, .. } => format!("cut off from {missing:?}"),
+        error => error.to_string(),
+    }
+}
+
+fn say(said: impl std::fmt::Display) {
+    println!("\n> {said}");
+}
+
+/// Runs as one of the workers if the environment says so.
+#[test]
+fn a_worker_of_a_scene() {
+    let Ok(scene) = env::var(SCENE) else { return };
+    let options = CommunicationOptions::new().timeout(Duration::from_secs(2)).expect("a timeout");
+    let options = if scene == "late" { options } else { CommunicationOptions::new() };
+    let strategy = MultiWorkerMirroredStrategy::from_environment().expect("a cluster").options(options);
+    let strategy = strategy.build().expect("the workers meet");
+    let worker = strategy.local_replicas().start;
+    say(sum(&strategy, ReduceOp::Sum).expect("all are here"));
+    let end = |signal| {
+        // Its messages have arrived by then.
+        thread::sleep(Duration::from_millis(300));
+        kill_process(getpid(), signal).expect("this process");
+        // Another thread may take the signal.
+        thread::sleep(Duration::from_secs(60));
+    };
+    let begin = Instant::now();
+    match (&*scene, worker) {
+        ("mismatch", 3) => {
+            return say(in_words(&sum(&strategy, ReduceOp::Max).expect_err("the others sum")));
+        }
+        ("death", 2) | ("host", 2 | 3) => end(Signal::KILL),
+        ("late", 2) => end(Signal::STOP),
+        ("cut", 2) => {
+            thread::sleep(Duration::from_millis(300));
+            let cut = Command::new("ip").args(["link", "set", "eth0", "down"]).status();
+            assert!(cut.expect("ip runs").success());
+        }
+        _ => {}
+    }
+    let error = loop {
+        if let Err(error) = sum(&strategy, ReduceOp::Sum) {
+            break error;
+        }
+    };
+    if scene == "cut" {
+        // Each side of the network takes a worker of the other one for lost.
+        assert!(error.is_loss(), "{error}");
+        say(if begin.elapsed() < Duration::from_secs(10) { "lost in time".to_owned() } else { error.to_string() });
+    } else {
+        say(in_words(&error));
+    }
+    if error.is_loss() {
+        let reformed = strategy.reform(Duration::ZERO).and_then(|()| sum(&strategy, ReduceOp::Sum));
+        say(reformed.unwrap_or_else(|error| in_words(&error)));
+    }
+}
+
+/// Returns what a worker says of the sum over this number of replicas, by threads of one process.
+fn sum_of_threads(replicas: usize) -> String {
+    let alone = consonance::TfConfigClusterResolver::from_text("{}").expect("no cluster");
+    let strategy = MultiWorkerMirroredStrategy::builder(alone).replicas(replicas).build().expect("one worker");
+    sum(&strategy, ReduceOp::Sum).expect("all are here")
+}
+
+/// Plays a scene and compares the lines of each worker after the first, which is the sum of all.
+fn expect(scene: &str, lines: [&[&str]; 4]) {
+    let (played, all) = (play(scene), sum_of_threads(4));
+    for (worker, lines) in lines.into_iter().enumerate() {
+        let expected: Vec<&str> = [&*all].into_iter().chain(lines.iter().copied()).collect();
+        assert_eq!(played[&worker], expected, "{scene}, worker {worker}");
+    }
+}
+
+#[test]
+fn another_op_on_another_host_is_the_same_mismatch_on_all() {
+    if can_cross() {
+        expect("mismatch", [&["mismatch of 3 in op"]; 4]);
+    }
+}
+
+#[test]
+fn a_killed_worker_is_named_on_all_hosts_and_the_others_go_on() {
+    if can_cross() {
+        let left = sum_of_threads(3);
+        let lines: &[&str] = &["lost 2", &left];
+        expect("death", [lines, lines, &[], lines]);
+    }
+}
+
+#[test]
+fn a_stopped_worker_is_named_at_the_deadline_on_all_hosts() {
+    if can_cross() {
+        let late: &[&str] = &["late [2]"];
+        let played = play("late");
+        for worker in [0, 1, 3] {
+            let last = played[&worker].last().expect("it says");
+            assert!([late[0], "aborted by 2"].contains(&&**last), "worker {worker}: {last}");
+        }
+    }
+}
+
+#[test]
+fn the_workers_of_one_host_go_on_after_the_end_of_all_of_another() {
+    if can_cross() {
+        let (played, left) = (play("host"), sum_of_threads(2));
+        for worker in [0, 1] {
+            let [_, lost, last] = &played[&worker][..] else { panic!("{played:?}") };
+            assert!(["lost 2", "lost 3"].contains(&&**lost), "{lost}");
+            assert_eq!(*last, left);
+        }
+    }
+}
+
+#[test]
+fn only_the_side_of_the_chief_goes_on_after_a_cut_into_halves() {
+    if can_cross() {
+        let left = sum_of_threads(2);
+        let [chief, other]: [&[&str]; 2] = [&["lost in time", &left], &["lost in time", "cut off from [0, 1]"]];
+        expect("cut", [chief, chief, other, other]);
+    }
+}
