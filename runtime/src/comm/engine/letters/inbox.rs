@@ -92,12 +92,30 @@ struct Contents {
     changes: u64,
     /// The place of this rank in each group that it has not left.
     places: HashMap<u64, Place>,
-    /// The last generation that was aborted, and how: by the first generation of the same members.
-    ended: HashMap<Generation, (u64, End)>,
+    /// The last generation that has ended, and how: by the first generation of the same members.
+    ended: HashMap<Generation, Ended>,
+    /// The number of ends so far.
+    ends: u64,
+    /// The generations of whose end a call of this rank was told.
+    told: HashSet<Generation>,
+    /// The generations of which this rank needs no news of an abort, only of a loss.
+    heard: HashSet<Generation>,
     /// The ranks that have left a group, or are lost to it.
     left: HashSet<(usize, u64)>,
     /// The ranks that have left all groups.
     gone: HashSet<usize>,
+}
+
+/// The end of a generation and of all before.
+#[derive(Clone, Copy)]
+struct Ended {
+    number: u64,
+    end: End,
+    /// The place of the first of these two among all ends.
+    order: u64,
+    /// The abort that a loss, which ends all generations, has replaced. The lost rank may have ended
+    /// because of it, so a rank is told of the abort first.
+    replaced: Option<(u64, End)>,
 }
 
 impl Inbox {
@@ -243,9 +261,26 @@ impl Inbox {
         self.lock().end_of(line)
     }
 
-    /// Returns the last generation of the same members that was aborted, and how.
-    pub(super) fn last_end_of(&self, of: Generation) -> Option<(u64, End)> {
-        self.lock().ended.get(&of.first()).copied()
+    /// Returns how this generation has ended, with the last generation of the same members that has:
+    /// an abort, a loss, or both in this order.
+    pub(super) fn ends_of(&self, of: Generation) -> Vec<(u64, End)> {
+        let ended = self.lock().ended.get(&of.first()).copied();
+        let ends = ended.into_iter().flat_map(|ended| ended.replaced.into_iter().chain([(ended.number, ended.end)]));
+        ends.filter(|(last, _)| *last >= of.number).collect()
+    }
+
+    /// Notes that a call is told how this generation has ended.
+    pub(super) fn tell(&self, of: Generation) {
+        self.lock().told.insert(of);
+    }
+
+    /// Notes that this rank begins a call. If an earlier one was told of an end, this one is told of
+    /// a loss.
+    pub(super) fn begin_call(&self, of: Generation) {
+        let mut contents = self.lock();
+        if contents.told.contains(&of) {
+            contents.heard.insert(of);
+        }
     }
 
     /// Begins the first generation of a group.
@@ -257,7 +292,10 @@ impl Inbox {
     /// current one if a rank has left, which ends all. Forgets what has arrived of those before.
     pub(super) fn begin_next(&self, group: u64) -> Generation {
         let mut contents = self.lock();
-        let generation = contents.next_of(contents.place(group).generation);
+        let last = contents.place(group).generation;
+        let generation = contents.next_of(last);
+        // Only a loss keeps a group in its generation.
+        contents.heard.insert(last);
         contents.places.get_mut(&group).expect(ENTERED).generation = generation;
         contents.forget_past();
         // Receives of earlier generations end.
@@ -350,7 +388,7 @@ impl Contents {
 
     /// Returns the first generation from this one on, of the same members, that was not aborted.
     fn next_of(&self, of: Generation) -> Generation {
-        let next = self.ended.get(&of.first()).and_then(|(last, _)| last.checked_add(1));
+        let next = self.ended.get(&of.first()).and_then(|ended| ended.number.checked_add(1));
         Generation { number: next.map_or(of.number, |next| next.max(of.number)), ..of }
     }
 
@@ -369,15 +407,25 @@ impl Contents {
         messages.iter_mut().for_each(|messages| messages.retain(|of, _| !self.is_past(of)));
         tagged.retain(|(_, of, _)| !self.is_past(of));
         unlike.retain(|(_, of, ..)| !self.is_past(of));
+        let (mut told, mut heard) = (std::mem::take(&mut self.told), std::mem::take(&mut self.heard));
+        told.retain(|of| !self.is_past(of));
+        heard.retain(|of| !self.is_past(of));
         (self.messages, self.tagged, self.unlike) = (messages, tagged, unlike);
+        (self.told, self.heard) = (told, heard);
     }
 
-    /// Notes the abort of a generation. The first one wins, but for a loss, which ends all.
+    /// Notes the end of a generation. The first one wins, but for a loss, which ends all.
     fn end(&mut self, of: Generation, end: End) {
-        let has_ended = self.ended.get(&of.first()).is_some_and(|&(last, _)| last >= of.number);
-        if !has_ended {
-            self.ended.insert(of.first(), (of.number, end));
+        let last = self.ended.get(&of.first()).copied();
+        if last.is_some_and(|last| last.number >= of.number) {
+            return;
         }
+        let (mut order, mut replaced) = (self.ends, None);
+        if let Some(last) = last.filter(|_| of.number == u64::MAX) {
+            (order, replaced) = (last.order, Some((last.number, last.end)));
+        }
+        self.ends += 1;
+        self.ended.insert(of.first(), Ended { number: of.number, end, order, replaced });
     }
 
     /// Notes that ranks are lost to a group. The generation of this rank ends if they are in it:
@@ -428,11 +476,22 @@ impl Contents {
     }
 
     fn end_of(&self, line: &[Generation]) -> Option<End> {
-        let end =
-            |of: &Generation| self.ended.get(&of.first()).filter(|(last, _)| *last >= of.number).map(|(_, end)| *end);
         let (own, whole) = line.split_last()?;
         // A rank that leaves the whole group stays in the groups that were split off.
-        whole.iter().filter_map(end).find(|end| end.reason != Reason::Leave).or_else(|| end(own))
+        let inherited = whole.iter().filter_map(|of| self.told_of(of)).find(|(_, end)| end.reason != Reason::Leave);
+        match (self.told_of(own), inherited) {
+            // The part ended first: not because of the whole group.
+            (Some((order, end)), Some((later, _))) if order < later && !self.heard.contains(own) => Some(end),
+            (_, Some((_, end))) | (Some((_, end)), None) => Some(end),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns the end of a generation of which this rank is told, and its place among all ends.
+    fn told_of(&self, of: &Generation) -> Option<(u64, End)> {
+        let ended = self.ended.get(&of.first()).filter(|ended| ended.number >= of.number)?;
+        let first = ended.replaced.filter(|(last, _)| *last >= of.number && !self.heard.contains(of));
+        Some((ended.order, first.map_or(ended.end, |(_, end)| end)))
     }
 }
 

@@ -170,7 +170,7 @@ impl Group {
     fn end(&self, end: End) {
         let of = self.generation();
         let new = || (if end.reason == Reason::Leave { u64::MAX } else { of.number }, end);
-        let (number, end) = self.inbox.last_end_of(of).filter(|(last, _)| *last >= of.number).unwrap_or_else(new);
+        let (number, end) = self.inbox.ends_of(of).first().copied().unwrap_or_else(new);
         let content = || Content::End { of: Generation { number, ..of }, end };
         self.inbox.put(self.own(), Letter(content()));
         for &member in self.members.iter().filter(|&&member| member != self.own()) {
@@ -221,7 +221,10 @@ impl Messages {
         let group = &*self.group;
         match group.inbox.take(group.members[from], &group.line, self.deadline) {
             News::Message(bytes) => Ok(bytes),
-            News::Ended(end) => Err(group.ended(call, end)),
+            News::Ended(end) => {
+                group.inbox.tell(group.generation());
+                Err(group.ended(call, end))
+            }
             News::Left => {
                 group.end(group.left(from));
                 Err(group.ended(call, group.left(from)))
@@ -250,6 +253,7 @@ impl Engine for Messages {
     }
 
     fn begin_call(&mut self) {
+        self.group.inbox.begin_call(self.group.generation());
         self.deadline = Instant::now() + self.timeout;
     }
 
@@ -263,6 +267,7 @@ impl Engine for Messages {
         match call {
             Call::Send { data, to } => {
                 if let Some(end) = self.group.inbox.end_of(&self.group.line) {
+                    self.group.inbox.tell(self.group.generation());
                     return Err(self.group.ended(name.name(), end).into());
                 }
                 let (of, bytes) = (self.group.generation(), on_host(data.host()).as_bytes().to_vec());
@@ -356,10 +361,9 @@ impl Engine for Messages {
 impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;
-        let ends = group.line.iter().filter_map(|of| {
-            let (number, end) = group.inbox.last_end_of(*of)?;
-            (number >= of.number).then_some((Generation { number, ..*of }, end))
-        });
+        let ends_of = |of: &Generation| (group.inbox.ends_of(*of).into_iter(), *of);
+        let ends = group.line.iter().map(ends_of);
+        let ends = ends.flat_map(|(ends, of)| ends.map(move |(number, end)| (Generation { number, ..of }, end)));
         let ends: Vec<(Generation, End)> = ends.collect();
         for &member in &group.members {
             for &(of, end) in &ends {

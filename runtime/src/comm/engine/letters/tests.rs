@@ -71,6 +71,38 @@ fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
     }
 }
 
+/// The lost rank may have ended because of the abort.
+#[test]
+fn an_abort_is_told_before_the_loss_after_it() {
+    let inbox = inbox();
+    let (all, split) = (Generation::of_all(0), Generation::of_all(0).split(1, 0));
+    inbox.enter(split, vec![0, 2, 3, 4]);
+    let abort =
+        |of, member| Content::End { of, end: End { rank: member, member, reason: Reason::Failure, turn: None } };
+    inbox.put(1, Letter(abort(all, 1)));
+    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![2] }));
+    let blamed = |line: &[Generation]| inbox.end_of(line).map(|end| end.member);
+    let call = |of| {
+        inbox.begin_call(of);
+        let told = blamed(&[of]);
+        inbox.tell(of);
+        told
+    };
+    assert_eq!(blamed(&[all]), Some(1));
+    assert_eq!([call(all), call(all), call(all)], [Some(1), Some(2), Some(2)]);
+    // Of two groups the one of which the other was split, too, but for its later end.
+    let inherited = |inbox: &Inbox| inbox.end_of(&[all, split]).map(|end| end.member);
+    assert_eq!(inherited(&inbox), None, "a loss of the whole group ends no part without the lost rank");
+    let inbox = self::inbox();
+    inbox.enter(split, vec![0, 2, 3, 4]);
+    inbox.put(3, Letter(abort(split, 3)));
+    inbox.put(1, Letter(abort(all, 1)));
+    assert_eq!(inherited(&inbox), Some(3));
+    inbox.tell(split);
+    inbox.begin_call(split);
+    assert_eq!(inherited(&inbox), Some(1));
+}
+
 #[test]
 fn a_lost_rank_takes_no_other_rank_with_it() {
     let inbox = inbox();
