@@ -1,7 +1,10 @@
 //! The meeting of processes on several hosts.
 
-use super::greeting::{Greeting, Heard};
-use crate::bootstrap::Waiting;
+use super::{
+    greeting::{Greeting, Heard},
+    network::keep_alive,
+};
+use crate::bootstrap::{Waiting, packet::MAX_TASKS};
 use std::{
     error, fmt,
     io::{self, ErrorKind, Read, Write},
@@ -96,7 +99,7 @@ struct Link {
 /// # Errors
 /// The tasks that did not come, each with the last that was seen of it; an address at which this
 /// process cannot listen; a process of another build, with another wire, or that counts other
-/// tasks; two processes of one task.
+/// tasks. Of two processes of one task, the second one does not come.
 pub fn meet(host: &Host, deadline: Instant, tell: impl FnMut(&Waiting)) -> Result<Met, NotMet> {
     let listener = listen(host, deadline)?;
     Meeting::new(host, listener).run(deadline, tell)
@@ -190,7 +193,7 @@ impl<'h> Meeting<'h> {
         loop {
             self.call()?;
             self.accept()?;
-            self.listen_to_links()?;
+            self.listen_to_links();
             if self.others().all(|task| self.tasks[task].link.as_ref().is_some_and(|link| link.said && link.heard)) {
                 return Ok(self.met());
             }
@@ -278,6 +281,9 @@ impl<'h> Meeting<'h> {
         let (task, own) = (greeting.task, &self.host.greeting);
         let name = |task: usize| self.host.names.get(task).cloned().unwrap_or_else(|| format!("task {task}"));
         let whose = format!("{} (process {} on {})", name(task), greeting.pid, greeting.host);
+        if !(1..=MAX_TASKS).contains(&greeting.replicas) {
+            return Err(NotMet::because(format!("{whose} counts {} replicas", greeting.replicas)));
+        }
         if greeting.tasks != own.tasks || task >= own.tasks {
             return Err(NotMet::because(format!(
                 "{whose} counts {} processes: expected {}",
@@ -301,45 +307,63 @@ impl<'h> Meeting<'h> {
         if self.tasks[task].link.as_ref().is_some_and(|old| !is_closed(&old.stream)) {
             return Ok(());
         }
-        if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
+        let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        if set.and_then(|()| keep_alive(&stream)).is_ok() {
             self.tasks[task].has_come = true;
             self.tasks[task].link = Some(Link { stream, greeting, said: false, heard: false });
         }
         Ok(())
     }
 
-    /// Says on the links that this process is ready, once it is, and hears the others.
-    fn listen_to_links(&mut self) -> Result<(), NotMet> {
+    /// Says on the links that this process is ready, once it is, and hears the others. If one ends
+    /// after that, all meet anew: another one may take this process for ready.
+    fn listen_to_links(&mut self) {
         let is_ready = self.others().all(|task| self.tasks[task].link.is_some());
+        let (mut has_said, mut ended) = (false, false);
         for task in self.others() {
-            let Task { link: slot, seen, .. } = &mut self.tasks[task];
+            let Task { link: slot, seen, next, .. } = &mut self.tasks[task];
             let Some(link) = slot else { continue };
-            if is_ready && !link.said {
-                link.said = matches!(link.stream.write(&[READY]), Ok(1));
-            }
+            has_said |= link.said;
             let mut word = [0];
-            // The network reads what follows.
-            if !link.heard {
-                match link.stream.read(&mut word) {
-                    Ok(1) if word == [READY] => link.heard = true,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    _ => (*slot, *seen) = (None, Some("its process has ended, or has given up".to_owned())),
-                }
+            let is_here = match link.heard {
+                // The network reads the words that follow.
+                true => !is_closed(&link.stream),
+                false => match link.stream.read(&mut word) {
+                    Ok(1) if word == [READY] => {
+                        link.heard = true;
+                        true
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+                    _ => false,
+                },
+            };
+            if !is_here {
+                (*slot, *seen) = (None, Some("its process has ended, or has given up".to_owned()));
+                *next = Some(Instant::now() + 5 * TICK);
+                ended = true;
             }
         }
-        Ok(())
+        if ended && has_said {
+            for task in &mut self.tasks {
+                task.link = None;
+            }
+        } else if is_ready && !ended {
+            for link in self.tasks.iter_mut().filter_map(|task| task.link.as_mut()).filter(|link| !link.said) {
+                link.said = matches!(link.stream.write(&[READY]), Ok(1));
+            }
+        }
     }
 
+    /// Returns the tasks of which no process has come; if there are none, those that are not ready.
     fn missing(&self) -> Vec<usize> {
-        let is_missing = |task: &usize| !self.tasks[*task].link.as_ref().is_some_and(|link| link.heard);
-        self.others().filter(is_missing).collect()
+        let absent: Vec<usize> = self.others().filter(|&task| !self.tasks[task].has_come).collect();
+        let is_ready = |task: &usize| self.tasks[*task].link.as_ref().is_some_and(|link| link.heard);
+        if absent.is_empty() { self.others().filter(|task| !is_ready(task)).collect() } else { absent }
     }
 
-    /// Makes the error at the deadline. The tasks of which no process has come are missing; if
-    /// there are none, those that are not ready.
+    /// Makes the error at the deadline.
     fn late(&self, waited: Duration) -> NotMet {
-        let absent: Vec<usize> = self.others().filter(|&task| !self.tasks[task].has_come).collect();
-        let missing = if absent.is_empty() { self.missing() } else { absent };
+        let missing = self.missing();
         let own = &self.host.addresses[self.own()];
         let seen = missing.iter().map(|&task| {
             let Task { link, seen, .. } = &self.tasks[task];

@@ -39,17 +39,22 @@ const QUIET: Duration = Duration::from_millis(5);
 /// does. The link of any other is closed.
 const FAULT: Duration = Duration::from_secs(1);
 
-/// The limit on the time for the last messages of a process that leaves, on both sides.
-const LAST_MESSAGES: Duration = Duration::from_secs(1);
+/// The limit on the time without progress for the last messages of a process that leaves.
+const LAST_MESSAGES: Duration = Duration::from_secs(5);
+
+/// The limit on the time for the answers to a farewell, and for the messages that it counts.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The time after which a host that does not answer is given up, at the least.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The first byte of a farewell, and of the answer to it. A number follows each.
+/// The first byte of a farewell, of the answer to it, and of the word of a process that takes the
+/// other one for cut off. A number follows each.
 const FAREWELL: u8 = b'B';
 const ANSWER: u8 = b'S';
+const CUT: u8 = b'C';
 
-/// The size of both in bytes.
+/// The size of each in bytes.
 const WORD: usize = 9;
 
 /// The news of another process.
@@ -111,8 +116,9 @@ impl Network {
     pub fn start(wire: Wire, met: Met, deliver: impl FnMut(News) + Send + 'static) -> io::Result<Network> {
         let Met { own, greetings, links } = met;
         for (process, link) in links.iter().enumerate() {
-            let Some(link) = link else { continue };
-            keep_alive(link)?;
+            if link.is_none() {
+                continue;
+            }
             wire.connect(process, &greetings[process].address).map_err(io::Error::other)?;
         }
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
@@ -177,8 +183,8 @@ impl Network {
 }
 
 impl Drop for Network {
-    /// Says farewell to the other processes, and waits until they have what this one has sent: at
-    /// most 1 s.
+    /// Says farewell to the other processes, and waits until they have what this one has sent. If
+    /// none of it moves, it waits for at most 7 s.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.origin.forked() {
@@ -201,7 +207,7 @@ impl fmt::Debug for Network {
 }
 
 /// Lets the system find out that a host does not answer.
-fn keep_alive(link: &TcpStream) -> io::Result<()> {
+pub(super) fn keep_alive(link: &TcpStream) -> io::Result<()> {
     let probe = SILENCE / 5;
     sockopt::set_socket_keepalive(link, true)?;
     sockopt::set_tcp_keepidle(link, probe)?;
@@ -238,16 +244,22 @@ struct Carrying<F> {
     shared: Arc<Shared>,
     peers: Vec<Peer>,
     deliver: F,
-    /// The time at which this process began to leave.
-    leaving: Option<Instant>,
-    /// Whether it has said farewell.
-    said: bool,
+    /// The state of this process that leaves.
+    leaving: Option<Leaving>,
+}
+
+struct Leaving {
+    /// The number of messages on their way, and the time since which it is the same.
+    pending: usize,
+    since: Instant,
+    /// The time of the farewell.
+    said: Option<Instant>,
 }
 
 impl<F: FnMut(News)> Carrying<F> {
     fn new(shared: Arc<Shared>, deliver: F) -> Carrying<F> {
         let peers = shared.sent.iter().map(|_| Peer::default()).collect();
-        Carrying { shared, peers, deliver, leaving: None, said: false }
+        Carrying { shared, peers, deliver, leaving: None }
     }
 
     fn run(&mut self) {
@@ -255,18 +267,44 @@ impl<F: FnMut(News)> Carrying<F> {
             self.progress();
             let now = Instant::now();
             let waits = (0..self.peers.len()).filter_map(|process| self.settle(process, now)).min();
-            if let Some(since) = self.leaving {
-                self.say_farewell();
-                let is_done = |(peer, link): (&Peer, &Option<TcpStream>)| {
-                    link.is_none() || peer.has_answered || peer.closed.is_some()
-                };
-                let all = self.said && self.peers.iter().zip(&self.shared.links).all(is_done);
-                if all || now.duration_since(since) >= LAST_MESSAGES {
-                    return;
-                }
-            }
-            let limit = self.leaving.map(|since| (since + LAST_MESSAGES).saturating_duration_since(now));
+            let limit = match self.leave(now) {
+                Some(limit) if limit.is_zero() => break,
+                limit => limit,
+            };
             self.sleep(waits.into_iter().chain(limit).min());
+        }
+        // A forked child may have the links, too.
+        (0..self.peers.len()).for_each(|process| self.shared.close(process));
+    }
+
+    /// Leaves, once there is the order. Returns the time until something may change; zero when this
+    /// process has left.
+    fn leave(&mut self, now: Instant) -> Option<Duration> {
+        let pending = self.shared.wire.pending();
+        if self.leaving.is_none() && self.shared.orders().leave {
+            self.leaving = Some(Leaving { pending, since: now, said: None });
+        }
+        let leaving = self.leaving.as_mut()?;
+        if leaving.pending != pending {
+            (leaving.pending, leaving.since) = (pending, now);
+        }
+        let Some(said) = leaving.said else {
+            let waited = now.duration_since(leaving.since);
+            if pending > 0 && waited < LAST_MESSAGES {
+                return Some(LAST_MESSAGES - waited);
+            }
+            leaving.said = Some(now);
+            for process in 0..self.peers.len() {
+                let sent = *self.shared.sent(process);
+                self.write(process, FAREWELL, sent);
+            }
+            return Some(LAST_WORDS);
+        };
+        let is_done =
+            |(peer, link): (&Peer, &Option<TcpStream>)| link.is_none() || peer.has_answered || peer.closed.is_some();
+        match self.peers.iter().zip(&self.shared.links).all(is_done) {
+            true => Some(Duration::ZERO),
+            false => Some((said + LAST_WORDS).saturating_duration_since(now)),
         }
     }
 
@@ -289,8 +327,11 @@ impl<F: FnMut(News)> Carrying<F> {
         }
         let failed = mem::take(&mut self.shared.orders().failed);
         for (process, why) in failed.into_iter().chain(std::iter::from_fn(|| self.shared.wire.fault())) {
-            if let Some(peer) = self.peers.get_mut(process) {
-                peer.fault.get_or_insert((why, Instant::now()));
+            // A message of an unknown process is lost: this one cannot go on with any.
+            let known = self.peers.get_mut(process).is_some();
+            let peers = if known { process..process + 1 } else { 0..self.peers.len() };
+            for peer in &mut self.peers[peers] {
+                peer.fault.get_or_insert((why.clone(), Instant::now()));
             }
         }
     }
@@ -309,12 +350,14 @@ impl<F: FnMut(News)> Carrying<F> {
                 return Some(FAULT - waited);
             }
             (peer.closed, peer.changed) = (Some((format!("the wire has failed: {why}"), false)), Some(now));
+            self.write(process, CUT, 0);
             self.shared.close(process);
         }
+        let peer = &mut self.peers[process];
         let waited = now.duration_since(peer.changed.unwrap_or(now));
         let is_whole = peer.farewell.is_some_and(|count| peer.delivered >= count);
         let limit = match (peer.farewell, &peer.closed) {
-            (Some(_), None) => LAST_MESSAGES,
+            (Some(_), None) => LAST_WORDS,
             _ => QUIET,
         };
         if !is_whole && waited < limit {
@@ -333,17 +376,6 @@ impl<F: FnMut(News)> Carrying<F> {
         None
     }
 
-    /// Tells the others how much this process has sent, when all of it has gone.
-    fn say_farewell(&mut self) {
-        if !self.said && self.shared.wire.pending() == 0 {
-            self.said = true;
-            for process in 0..self.peers.len() {
-                let sent = *self.shared.sent(process);
-                self.write(process, FAREWELL, sent);
-            }
-        }
-    }
-
     /// Writes a word on a link. A link that takes no few bytes is broken, which shows when it is
     /// read.
     fn write(&self, process: usize, kind: u8, number: u64) {
@@ -357,9 +389,12 @@ impl<F: FnMut(News)> Carrying<F> {
     /// Sleeps until something happens, at most this time.
     fn sleep(&mut self, limit: Option<Duration>) {
         let shared = self.shared.clone();
-        if !matches!(shared.wire.arm(), Ok(true)) {
-            return;
-        }
+        let limit = match shared.wire.arm() {
+            Ok(true) => limit,
+            // There is something now. The links are looked at all the same.
+            Ok(false) => Some(Duration::ZERO),
+            Err(_) => Some(Duration::from_millis(1)),
+        };
         let mut processes = Vec::with_capacity(self.peers.len());
         let mut polled = vec![
             PollFd::from_borrowed_fd(shared.wire.descriptor(), PollFlags::IN),
@@ -371,8 +406,7 @@ impl<F: FnMut(News)> Carrying<F> {
                 polled.push(PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN));
             }
         }
-        // Rounded up: a wait of less than a millisecond is one.
-        let limit = limit.map(|limit| Timespec::try_from(limit + Duration::from_millis(1)).expect("a few seconds"));
+        let limit = limit.map(|limit| Timespec::try_from(limit).expect("a few seconds"));
         match poll(&mut polled, limit.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return,
@@ -381,9 +415,6 @@ impl<F: FnMut(News)> Carrying<F> {
         }
         if !polled[1].revents().is_empty() {
             let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
-            if shared.orders().leave {
-                self.leaving.get_or_insert_with(Instant::now);
-            }
         }
         for (&process, fd) in processes.iter().zip(&polled[2..]) {
             if !fd.revents().is_empty() {
@@ -408,7 +439,8 @@ impl<F: FnMut(News)> Carrying<F> {
                 ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
                     ("its host does not answer".to_owned(), false)
                 }
-                ErrorKind::ConnectionReset => ("its process has ended".to_owned(), true),
+                // By the other host, or by something between.
+                ErrorKind::ConnectionReset => ("its link was reset".to_owned(), false),
                 _ => (format!("its link is broken: {error}"), false),
             }),
         };
@@ -424,8 +456,14 @@ impl<F: FnMut(News)> Carrying<F> {
                     (peer.farewell, peer.changed) = (Some(u64::from_le_bytes(number)), Some(Instant::now()));
                 }
                 ANSWER => peer.has_answered = true,
+                CUT => {
+                    let closed = ("its wire does not reach this process".to_owned(), false);
+                    (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
+                }
                 _ => {
-                    peer.closed = Some(("its link carries nonsense".to_owned(), false));
+                    let closed = ("its link carries nonsense".to_owned(), false);
+                    (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
+                    self.write(process, CUT, 0);
                     self.shared.close(process);
                 }
             }

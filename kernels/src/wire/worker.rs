@@ -84,6 +84,8 @@ struct State {
     closing: Vec<NonNull<c_void>>,
     /// Whether a thread may sleep on the descriptor.
     is_armed: bool,
+    /// Whether there is work since the last progress, or left by it.
+    has_work: bool,
     /// The peers of all endpoints that there were: an endpoint that is being closed may call back.
     peers: Vec<Rc<Peer>>,
     /// Dropped last: UCX's callbacks write into it.
@@ -244,6 +246,7 @@ impl State {
             endpoints: HashMap::new(),
             closing: Vec::new(),
             is_armed: false,
+            has_work: true,
             peers: Vec::new(),
             inbox: Box::new(Inbox::new(functions)),
         };
@@ -371,10 +374,12 @@ impl State {
     }
 
     fn progress(&mut self) {
-        self.is_armed = false;
+        (self.is_armed, self.has_work) = (false, false);
         // SAFETY: the worker lives, and only this thread uses it.
         let work = || unsafe { (self.functions.worker_progress)(self.worker) };
-        (0..ROUNDS).find(|_| work() == 0);
+        if (0..ROUNDS).all(|_| work() != 0) {
+            self.has_work = true;
+        }
         self.close_lost();
         let functions = self.functions;
         self.closing.retain(|request| {
@@ -398,11 +403,12 @@ impl State {
         let handles: Vec<_> = lost.filter_map(|endpoint| endpoint.handle.take()).collect();
         for handle in handles {
             self.close(handle);
+            self.has_work = true;
         }
     }
 
     fn arm(&mut self) -> Result<bool, WireError> {
-        if !self.inbox.is_empty() {
+        if self.has_work || !self.inbox.is_empty() {
             return Ok(false);
         }
         // SAFETY: the worker lives.
@@ -418,6 +424,7 @@ impl State {
 
     /// Makes the descriptor readable if a thread may sleep on it.
     fn wake(&mut self) {
+        self.has_work = true;
         if mem::take(&mut self.is_armed) {
             // SAFETY: the worker lives. It cannot fail but for a descriptor that is full, which is
             // readable.

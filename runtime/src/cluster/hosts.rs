@@ -7,7 +7,10 @@ use super::{
 };
 use crate::{
     Communicator, Error, Result,
-    comm::engine::hosts::{Process, engines},
+    comm::{
+        engine::hosts::{Process, engines},
+        options,
+    },
 };
 use consonance_kernels::{
     hosts::{Greeting, Host, meet},
@@ -25,6 +28,7 @@ impl ProcessGroupBuilder {
         call: &'static str,
         place: &Roster,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+        options::settle(call)?;
         let addresses = place.addresses.clone().unwrap_or_default();
         if addresses.len() > MOST {
             let expected = format!("at most {MOST} processes on several hosts");

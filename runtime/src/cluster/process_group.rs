@@ -41,8 +41,9 @@ const CALL: &str = "ProcessGroup";
 /// connects to the others at theirs. Their data travel over UCX (`libucp.so.0`), which is loaded
 /// then. It is found where the system's loader looks, or in the environment of the wheel `mpich`;
 /// `CONSONANCE_UCX` names another file, and `CONSONANCE_INTERFACE` the network interface. Such a
-/// group has at most 256 processes. It trusts its network: whoever can connect to an address can
-/// disturb it.
+/// group has at most 256 processes, and no replacements: it does not form again, as the group of a
+/// [strategy](crate::MultiWorkerMirroredStrategy::reform) does. It trusts its network: whoever can
+/// connect to an address can disturb it.
 ///
 /// In this example two threads take the role of two processes:
 ///

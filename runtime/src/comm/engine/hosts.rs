@@ -14,7 +14,8 @@ use std::{
     cmp::Ordering,
     io,
     ops::Range,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// A process of the group.
@@ -34,7 +35,7 @@ pub(crate) fn engines(wire: Wire, met: Met, processes: Vec<Process>) -> io::Resu
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
     let inboxes: Vec<Arc<Inbox>> = local.clone().map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
-    let ends: Ends = Arc::new(Mutex::new(vec![None; processes.len()]));
+    let ends: Ends = Arc::new((Mutex::new(vec![None; processes.len()]), Condvar::new()));
     let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
     let network = Network::start(wire, met, move |news| arriving.take(news))?;
     let carrier: Arc<dyn Carrier> = Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network });
@@ -52,7 +53,11 @@ struct Arriving {
 }
 
 /// For each process that is gone, why, and whether it has ended for sure.
-type Ends = Arc<Mutex<Vec<Option<(String, bool)>>>>;
+type Ends = Arc<(Mutex<Vec<Option<(String, bool)>>>, Condvar)>;
+
+/// The limit on the time after which a process that others take for lost is known to have ended, or
+/// not to answer.
+const CERTAIN: Duration = Duration::from_secs(7);
 
 impl Arriving {
     fn take(&self, news: News) {
@@ -70,7 +75,8 @@ impl Arriving {
                 }
             }
             News::Gone { process, why, has_ended } => {
-                self.ends.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some((why, has_ended));
+                self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some((why, has_ended));
+                self.ends.1.notify_all();
                 for inbox in &self.inboxes {
                     self.processes[process].ranks.clone().for_each(|rank| inbox.put(rank, Letter::gone()));
                 }
@@ -113,8 +119,9 @@ impl Carrier for Hosts {
 
     fn describe(&self, rank: usize) -> Option<String> {
         let process = self.process_of(rank);
-        let name = &self.processes[process].name;
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another process may have sent any rank.
+        let name = &self.processes.get(process)?.name;
+        let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
         Some(match &ends[process] {
             Some((why, _)) => format!("{name}: {why}"),
             None => name.clone(),
@@ -123,12 +130,16 @@ impl Carrier for Hosts {
 
     /// The rule of `consonance_spec::generations::may_go_on`.
     fn may_go_on(&self, earlier: &[usize], left: &[usize]) -> Result<()> {
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        // The processes of the group, but for those known to have ended.
-        let mut may_run: Vec<usize> = earlier.iter().map(|&rank| self.process_of(rank)).collect();
-        may_run.dedup();
-        may_run.retain(|&process| !matches!(ends[process], Some((_, true))));
+        let mut processes: Vec<usize> = earlier.iter().map(|&rank| self.process_of(rank)).collect();
+        processes.dedup();
         let is_here = |process: usize| left.iter().any(|&rank| self.process_of(rank) == process);
+        let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another process may have heard of an end first.
+        let is_open = |ends: &mut Vec<Option<_>>| processes.iter().any(|&one| !is_here(one) && ends[one].is_none());
+        let waited = self.ends.1.wait_timeout_while(ends, CERTAIN, is_open);
+        let (ends, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        processes.retain(|&process| !matches!(ends[process], Some((_, true))));
+        let may_run = processes;
         let (here, silent): (Vec<usize>, Vec<usize>) = may_run.iter().partition(|&&process| is_here(process));
         match here.len().cmp(&silent.len()) {
             Ordering::Greater => return Ok(()),

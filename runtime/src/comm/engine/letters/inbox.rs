@@ -1,6 +1,9 @@
 //! The messages that have arrived for a rank.
 
-use super::letter::{Content, End, Generation, Letter, Tagged};
+use super::{
+    letter::{Content, End, Generation, Letter, Tagged},
+    wait::{News, Outcome, Receive},
+};
 use consonance_kernels::group::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -8,44 +11,6 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard},
     time::Instant,
 };
-
-/// The result of a wait for another rank.
-pub(super) enum News {
-    /// The next message of that rank.
-    Message(Vec<u8>),
-    /// The group was aborted.
-    Ended(End),
-    /// The rank has left and sent no more messages.
-    Left,
-    /// The deadline has passed.
-    Late,
-}
-
-/// A receive that has not ended.
-pub(super) struct Receive {
-    /// The generations of its group and of those that this was split from, its own last.
-    pub(super) line: Vec<Generation>,
-    /// The ranks of the whole group whose messages it takes.
-    pub(super) from: Vec<usize>,
-    pub(super) tag: u64,
-    pub(super) deadline: Instant,
-    /// Takes the end. The caller holds no lock.
-    pub(super) finish: Box<dyn FnOnce(Outcome) + Send>,
-}
-
-/// The end of a receive.
-pub(super) enum Outcome {
-    /// The first message that it takes, of this rank of the whole group.
-    Message(usize, Tagged),
-    /// The group was aborted.
-    Ended(End),
-    /// This rank makes no more calls in the generation.
-    Closed,
-    /// All ranks that could send have left; the first of them, in the whole group.
-    Left(usize),
-    /// The deadline has passed.
-    Late,
-}
 
 /// The group of the ranks that are left, as one of them begins it.
 pub(super) struct Remaining {
@@ -102,6 +67,8 @@ struct Contents {
     heard: HashSet<Generation>,
     /// The ranks that have left a group, or are lost to it.
     left: HashSet<(usize, u64)>,
+    /// The ranks that have left a group and said so.
+    departed: HashSet<(usize, u64)>,
     /// The ranks that have left all groups.
     gone: HashSet<usize>,
 }
@@ -113,8 +80,8 @@ struct Ended {
     end: End,
     /// The place of the first of these two among all ends.
     order: u64,
-    /// The abort that a loss, which ends all generations, has replaced. The lost rank may have ended
-    /// because of it, so a rank is told of the abort first.
+    /// The abort that a loss, which ends all generations, has replaced. The lost rank may have
+    /// ended because of it, so a rank is told of the abort first.
     replaced: Option<(u64, End)>,
 }
 
@@ -153,6 +120,7 @@ impl Inbox {
             Content::Lost { group, ranks } => contents.lose(group, &ranks),
             Content::Leave { group } => {
                 contents.left.insert((from, group));
+                contents.departed.insert((from, group));
                 if from == contents.own {
                     contents.places.remove(&group);
                     contents.forget_past();
@@ -217,6 +185,11 @@ impl Inbox {
         self.lock().has_closed(&of)
     }
 
+    /// Returns whether a rank has said that it makes no more calls in the group of this number.
+    pub(super) fn has_departed(&self, rank: usize, group: u64) -> bool {
+        self.lock().departed.contains(&(rank, group))
+    }
+
     /// Returns whether a rank makes no more calls in the group of this number.
     pub(super) fn has_left(&self, rank: usize, group: u64) -> bool {
         self.lock().has_left(rank, group)
@@ -261,8 +234,8 @@ impl Inbox {
         self.lock().end_of(line)
     }
 
-    /// Returns how this generation has ended, with the last generation of the same members that has:
-    /// an abort, a loss, or both in this order.
+    /// Returns how this generation has ended, with the last generation of the same members that
+    /// has: an abort, a loss, or both in this order.
     pub(super) fn ends_of(&self, of: Generation) -> Vec<(u64, End)> {
         let ended = self.lock().ended.get(&of.first()).copied();
         let ends = ended.into_iter().flat_map(|ended| ended.replaced.into_iter().chain([(ended.number, ended.end)]));
@@ -274,8 +247,8 @@ impl Inbox {
         self.lock().told.insert(of);
     }
 
-    /// Notes that this rank begins a call. If an earlier one was told of an end, this one is told of
-    /// a loss.
+    /// Notes that this rank begins a call. If an earlier one was told of an end, this one is told
+    /// of a loss.
     pub(super) fn begin_call(&self, of: Generation) {
         let mut contents = self.lock();
         if contents.told.contains(&of) {

@@ -5,8 +5,8 @@
 
 use super::{
     Group,
-    inbox::{Outcome, Receive},
     letter::{Content, Tagged},
+    wait::{Outcome, Receive},
 };
 use crate::{
     Error,

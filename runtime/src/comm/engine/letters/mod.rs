@@ -13,6 +13,7 @@
 mod inbox;
 mod letter;
 mod mail;
+mod wait;
 
 pub use inbox::Inbox;
 pub use letter::Letter;
@@ -24,13 +25,14 @@ use crate::{
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Kind, Signature, World};
-use inbox::{News, Remaining};
+use inbox::Remaining;
 use letter::{Content, End, Generation};
 use mail::Mail;
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
+use wait::News;
 
 /// Carries letters to the ranks of a whole group.
 ///
@@ -78,8 +80,9 @@ pub trait Carrier: Send + Sync {
     fn carry(&self, from: usize, to: usize, letter: Letter);
 
     /// Checks that the ranks `left` of the group of `earlier` ranks may go on without the others,
-    /// after a loss. Others that are taken for lost may run, cut off by a network that broke: then
-    /// at most one side may go on. By default each may.
+    /// after a loss. Ranks that have left and said so are in neither list. Others that are taken
+    /// for lost may run, cut off by a network that broke: then at most one side may go on. By
+    /// default each may.
     ///
     /// # Errors
     /// The error of [`Engine::remaining`] if they may not. The group is then as before.
@@ -122,6 +125,9 @@ struct Group {
     members: Vec<usize>,
     inbox: Arc<Inbox>,
     carrier: Arc<dyn Carrier>,
+    /// The rank that the error of this rank's last call names. If this rank then aborts the group,
+    /// the others that have not come as far are told of that rank.
+    blamed: Mutex<Option<usize>>,
 }
 
 impl Group {
@@ -178,6 +184,11 @@ impl Group {
         }
     }
 
+    /// Notes the rank that an error of this rank names.
+    fn note(&self, blamed: Option<usize>) {
+        *self.blamed.lock().unwrap_or_else(PoisonError::into_inner) = blamed;
+    }
+
     /// Sends a letter to a rank of the whole group.
     fn tell(&self, member: usize, content: Content) {
         self.carrier.carry(self.own(), member, Letter(content));
@@ -186,7 +197,8 @@ impl Group {
 
 impl Abort for Group {
     fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason) {
-        let rank = culprit.filter(|&rank| rank < self.members.len()).unwrap_or(self.world.rank());
+        let blamed = || *self.blamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let rank = culprit.or_else(blamed).filter(|&rank| rank < self.members.len()).unwrap_or(self.world.rank());
         self.end(End { rank, member: self.members[rank], reason, turn });
     }
 
@@ -207,6 +219,7 @@ impl Messages {
             members: (0..world.size()).collect(),
             inbox,
             carrier,
+            blamed: Mutex::default(),
         })
     }
 
@@ -254,6 +267,7 @@ impl Engine for Messages {
 
     fn begin_call(&mut self) {
         self.group.inbox.begin_call(self.group.generation());
+        self.group.note(None);
         self.deadline = Instant::now() + self.timeout;
     }
 
@@ -298,22 +312,24 @@ impl Engine for Messages {
     }
 
     fn next_generation(&mut self) -> Result<()> {
-        let Group { world, ref line, ref members, ref inbox, ref carrier } = *self.group;
+        let Group { world, ref line, ref members, ref inbox, ref carrier, .. } = *self.group;
         let mut line = line.clone();
         let last = line.last_mut().expect("a group has a generation");
         *last = inbox.begin_next(last.group);
         let (members, inbox, carrier) = (members.clone(), inbox.clone(), carrier.clone());
-        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, carrier }), 0);
+        (self.group, self.splits) =
+            (Arc::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() }), 0);
         Ok(())
     }
 
     fn remaining(&mut self) -> Result<()> {
         let Group { ref line, ref inbox, ref carrier, .. } = *self.group;
         let (own, mut line) = (self.group.own(), line.clone());
-        let is_left = |&rank: &usize| !inbox.has_left(rank, self.group.generation().group);
-        let left: Vec<usize> = self.group.members.iter().copied().filter(is_left).collect();
+        let (group, members) = (self.group.generation().group, self.group.members.iter().copied());
+        let earlier: Vec<usize> = members.filter(|&rank| !inbox.has_departed(rank, group)).collect();
+        let left: Vec<usize> = earlier.iter().copied().filter(|&rank| !inbox.has_left(rank, group)).collect();
         if left.contains(&own) {
-            carrier.may_go_on(&self.group.members, &left)?;
+            carrier.may_go_on(&earlier, &left)?;
         }
         let last = line.last_mut().expect("a group has a generation");
         let Some(Remaining { generation, members, earlier, lost }) = inbox.begin_remaining(last.group) else {
@@ -331,8 +347,13 @@ impl Engine for Messages {
         let rank = members.iter().position(|&member| member == own).expect("this rank is left");
         let world = World::new(rank, members.len()).expect("one of the members");
         let (inbox, carrier) = (inbox.clone(), carrier.clone());
-        (self.group, self.splits) = (Arc::new(Group { world, line, members, inbox, carrier }), splits);
+        (self.group, self.splits) =
+            (Arc::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() }), splits);
         Ok(())
+    }
+
+    fn blame(&self, rank: usize) {
+        self.group.note(Some(rank));
     }
 
     fn mailbox(&mut self) -> Result<Mailbox> {
@@ -352,6 +373,7 @@ impl Engine for Messages {
             members: members.iter().map(|&member| group.members[member]).collect(),
             inbox: group.inbox.clone(),
             carrier: group.carrier.clone(),
+            blamed: Mutex::default(),
         }))))
     }
 }

@@ -1,7 +1,8 @@
 use super::{
     Carrier,
-    inbox::{Inbox, Receive},
+    inbox::Inbox,
     letter::{Content, End, Generation, Letter, Tagged},
+    wait::Receive,
 };
 use crate::{ClusterSpec, Communicator, DType, MultiWorkerMirroredStrategy, SimpleClusterResolver, World};
 use consonance_kernels::group::{Envelope, Reason};
@@ -73,7 +74,7 @@ fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
 
 /// The lost rank may have ended because of the abort.
 #[test]
-fn an_abort_is_told_before_the_loss_after_it() {
+fn an_abort_comes_before_the_loss_after_it() {
     let inbox = inbox();
     let (all, split) = (Generation::of_all(0), Generation::of_all(0).split(1, 0));
     inbox.enter(split, vec![0, 2, 3, 4]);

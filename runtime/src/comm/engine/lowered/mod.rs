@@ -458,6 +458,10 @@ impl Engine for Lowered {
         Explanation { transport: Some(Transport::Messages), ..self.messages.explain(peer) }
     }
 
+    fn blame(&self, rank: usize) {
+        self.messages.blame(rank);
+    }
+
     fn set_idle(&mut self, company: Range<usize>, idle: bool) {
         self.messages.set_idle(company, idle);
     }
