@@ -1,7 +1,7 @@
 //! Looks for UCX, and loads it.
 
 use super::{
-    Absent, signals,
+    Absent, hooks, signals,
     sys::{Functions, VERSION},
 };
 use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
@@ -23,7 +23,7 @@ const SHARED: &str = "libucs.so.0";
 /// Ask the loader only for what is loaded.
 const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
 
-/// UCX, loaded. It is never unloaded: it has a thread and hooks of its own.
+/// UCX, loaded. It is never unloaded: it has a thread of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Library {
     pub(super) functions: Functions,
@@ -65,7 +65,8 @@ impl Library {
         let _kept = signals::keep();
         // SAFETY: the code that runs when a library is loaded is UCX's, or that of the library that
         // the user names in its place. The signal handlers that it sets are set back.
-        let loaded = unsafe { Loaded::open(Some(path), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+        let load = || unsafe { Loaded::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
+        let loaded = hooks::without(load).map_err(|error| error.to_string())?;
         let loaded = libloading::Library::from(loaded);
         // SAFETY: a library of UCX's name has its functions under their names. It is forgotten
         // below, or not used again.

@@ -44,6 +44,7 @@
 mod sys;
 mod result;
 mod absent;
+mod hooks;
 mod signals;
 mod library;
 mod address;

@@ -429,3 +429,18 @@ fn a_killed_peer_is_a_fault_even_with_messages_on_their_way() {
         wire.disconnect(0);
     }
 }
+
+/// UCX would write a jump there, which a thread that runs the function does not survive.
+#[test]
+fn the_functions_of_the_c_library_stay_as_they_are() {
+    if two().is_none() {
+        return;
+    }
+    /// The first byte of the jump.
+    const JUMP: u8 = 0xe9;
+    for function in [libc::mmap as *const u8, libc::munmap as *const u8, libc::madvise as *const u8] {
+        // SAFETY: the first byte of a function can be read.
+        assert_ne!(unsafe { *function }, JUMP);
+    }
+    assert!(std::env::var_os("UCX_MEM_EVENTS").is_none());
+}
