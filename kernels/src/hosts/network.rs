@@ -371,7 +371,8 @@ impl<F: FnMut(News)> Carrying<F> {
         if peer.farewell.is_some() {
             self.write(process, ANSWER, 0);
         }
-        self.shared.wire.disconnect(process);
+        // The endpoint stays until the wire is dropped: UCX 1.13 ends the process if one is closed
+        // while its connection is made.
         (self.deliver)(News::Gone { process, why, has_ended });
         None
     }

@@ -257,6 +257,10 @@ impl State {
         let settings = [
             ("TLS", Some(TRANSPORTS)),
             ("NET_DEVICES", interface),
+            // UCX 1.13 ends the process if a peer's connection closes while data that it does not
+            // copy are on their way.
+            ("ZCOPY_THRESH", Some("inf")),
+            ("RNDV_THRESH", Some("inf")),
             // The caller has the errors as values. What UCX says of them goes to its standard
             // output.
             ("LOG_LEVEL", Some("fatal")),
