@@ -2,7 +2,7 @@
 
 use super::{
     greeting::{Greeting, Heard},
-    network::keep_alive,
+    keep_alive::keep_alive,
 };
 use crate::bootstrap::{Waiting, packet::MAX_TASKS};
 use std::{

@@ -15,6 +15,7 @@
 //! a private network.
 
 mod greeting;
+mod keep_alive;
 mod meeting;
 mod network;
 

@@ -8,7 +8,6 @@ use crate::{
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::Errno,
-    net::sockopt,
 };
 use std::{
     collections::BTreeMap,
@@ -44,9 +43,6 @@ const LAST_MESSAGES: Duration = Duration::from_secs(5);
 
 /// The limit on the time for the answers to a farewell, and for the messages that it counts.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// The time after which a host that does not answer is given up, at the least.
-const SILENCE: Duration = Duration::from_secs(5);
 
 /// The first byte of a farewell, of the answer to it, and of the word of a process that takes the
 /// other one for cut off. A number follows each.
@@ -204,17 +200,6 @@ impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Network").field("own", &self.shared.own).finish_non_exhaustive()
     }
-}
-
-/// Lets the system find out that a host does not answer.
-pub(super) fn keep_alive(link: &TcpStream) -> io::Result<()> {
-    let probe = SILENCE / 5;
-    sockopt::set_socket_keepalive(link, true)?;
-    sockopt::set_tcp_keepidle(link, probe)?;
-    sockopt::set_tcp_keepintvl(link, probe)?;
-    sockopt::set_tcp_keepcnt(link, 4)?;
-    sockopt::set_tcp_user_timeout(link, SILENCE.as_millis() as u32)?;
-    Ok(())
 }
 
 /// The state of another process, as the thread of the network knows it.

@@ -4,9 +4,10 @@
 
 use std::{
     env,
-    ffi::{CStr, c_char},
+    ffi::{CString, OsString, c_char},
+    os::unix::ffi::OsStrExt,
     ptr,
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
 };
 
 unsafe extern "C" {
@@ -15,34 +16,35 @@ unsafe extern "C" {
 
 /// The variable by which UCX is told when it is loaded, and by nothing else.
 const VARIABLE: &str = "UCX_MEM_EVENTS";
-const TEXT: &CStr = c"UCX_MEM_EVENTS=n";
 
 /// Runs `load` with the variable in the environment, unless the user has set it.
 pub(super) fn without<T>(load: impl FnOnce() -> T) -> T {
     static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if env::var_os(VARIABLE).is_some() {
         return load();
     }
+    let variables = env::vars_os().chain([(VARIABLE.into(), "n".into())]);
+    let text =
+        |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
+    let mut list: Vec<*mut c_char> = variables.filter_map(text).map(CString::into_raw).collect();
+    list.push(ptr::null_mut());
+    // Another thread may read it, or make a list from it, so neither the list nor its texts are
+    // ever freed.
+    let with = list.leak().as_mut_ptr();
     let of_process = ptr::addr_of_mut!(environ);
-    // SAFETY: the C library's list of variables ends with null. A thread that changes a variable
-    // now makes a list of its own, of which at worst this one knows nothing.
-    let before = unsafe { *of_process };
-    let mut list = Vec::new();
-    if !before.is_null() {
-        // SAFETY: as above.
-        list.extend((0..).map(|place| unsafe { *before.add(place) }).take_while(|text| !text.is_null()));
-    }
-    list.extend([TEXT.as_ptr().cast_mut(), ptr::null_mut()]);
-    // Another thread may be reading a list, so neither is ever freed or changed.
-    let with: *mut *mut c_char = list.leak().as_mut_ptr();
-    // SAFETY: the list is complete.
-    unsafe { of_process.write_volatile(with) };
+    // SAFETY: the list is complete, and ends with null. The list from before stays as it is for
+    // those that read it.
+    let before = unsafe {
+        let before = of_process.read_volatile();
+        of_process.write_volatile(with);
+        before
+    };
     let loaded = load();
-    // SAFETY: the list from before is still there. If another thread has set a variable meanwhile,
-    // the list is that thread's, and keeps the variable of this one.
+    // SAFETY: as above. If another thread has set a variable meanwhile, the list is that thread's,
+    // and stays.
     unsafe {
-        if *of_process == with {
+        if of_process.read_volatile() == with {
             of_process.write_volatile(before);
         }
     }

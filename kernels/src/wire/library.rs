@@ -66,7 +66,9 @@ impl Library {
         // SAFETY: the code that runs when a library is loaded is UCX's, or that of the library that
         // the user names in its place. The signal handlers that it sets are set back.
         let load = || unsafe { Loaded::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
-        let loaded = hooks::without(load).map_err(|error| error.to_string())?;
+        // UCX reads its variables when it is loaded for the first time.
+        let loaded = if is_loaded(SHARED) { load() } else { hooks::without(load) };
+        let loaded = loaded.map_err(|error| error.to_string())?;
         let loaded = libloading::Library::from(loaded);
         // SAFETY: a library of UCX's name has its functions under their names. It is forgotten
         // below, or not used again.

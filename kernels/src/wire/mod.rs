@@ -22,7 +22,7 @@
 //! 2. It calls [`Wire::arm`]. On `false` it begins again.
 //! 3. It sleeps until [`Wire::descriptor`] is readable.
 //!
-//! Other threads may send, connect and disconnect meanwhile: what they leave to do makes the
+//! Other threads may send and connect meanwhile: what they leave to do makes the
 //! descriptor readable.
 //!
 //! # Faults

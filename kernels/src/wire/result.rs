@@ -58,7 +58,7 @@ impl fmt::Display for WireError {
                 write!(f, "the wire belongs to the process that forked this one; open a wire in the child")
             }
             WireError::NotConnected { peer } => write!(f, "there is no endpoint of peer {peer}; connect it first"),
-            WireError::Connected { peer } => write!(f, "there is an endpoint of peer {peer}; disconnect it first"),
+            WireError::Connected { peer } => write!(f, "there is an endpoint of peer {peer}"),
             WireError::Lost { peer, why } => write!(f, "the endpoint of peer {peer} is lost: {why}"),
             WireError::Address => write!(f, "the bytes are no address of a wire"),
             WireError::Version { own, theirs } => {

@@ -212,12 +212,10 @@ fn a_dropped_peer_is_a_fault_once_and_is_refused_from_then_on() {
     assert!(!why.is_empty());
     assert_eq!(a.send(0, head(0, 1), vec![1]), Err(WireError::Lost { peer: 0, why }));
     assert_eq!((a.progress(), a.fault(), a.pending()), (Vec::new(), None, 0));
-    // The number is free again.
     assert_eq!(a.connect(0, a.address()), Err(WireError::Connected { peer: 0 }));
-    a.disconnect(0);
-    assert_eq!(a.send(0, head(0, 1), vec![1]), Err(WireError::NotConnected { peer: 0 }));
-    a.connect(0, a.address()).unwrap();
-    a.send(0, head(0, 1), vec![1]).unwrap();
+    assert_eq!(a.send(1, head(0, 1), vec![1]), Err(WireError::NotConnected { peer: 1 }));
+    a.connect(1, a.address()).unwrap();
+    a.send(1, head(0, 1), vec![1]).unwrap();
     receive(&[&a], 1);
 }
 
@@ -384,7 +382,7 @@ fn a_killed_peer_is_a_fault_even_with_messages_on_their_way() {
         // Until it is killed.
         serve(&wire, |_| false);
     }
-    for is_loaded in [false, true] {
+    for (number, is_loaded) in [false, true].into_iter().enumerate() {
         let mut command = part(TEST);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
@@ -393,14 +391,14 @@ fn a_killed_peer_is_a_fault_even_with_messages_on_their_way() {
             (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
         let own: String = wire.address().iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(child.stdin.as_mut().unwrap(), "{own}").unwrap();
-        wire.connect(0, &address).unwrap();
+        wire.connect(number, &address).unwrap();
         receive(&[&wire], 1);
         if is_loaded {
             // Stopped, so that it does not take what is sent.
             // SAFETY: takes numbers. The child is this test's.
             unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
-            for number in 0..4 {
-                wire.send(0, head(0, number), body(number, 16 << 20)).unwrap();
+            for place in 0..4 {
+                wire.send(number, head(0, place), body(place, 16 << 20)).unwrap();
             }
             assert_eq!(wire.progress(), []);
             assert!(wire.pending() > 0 && wire.fault().is_none());
@@ -419,14 +417,13 @@ fn a_killed_peer_is_a_fault_even_with_messages_on_their_way() {
         };
         println!("a fault after {:?}: {why}", begin.elapsed());
         child.wait().unwrap();
-        assert_eq!(peer, 0);
+        assert_eq!(peer, number);
         // All sends end.
         while wire.pending() > 0 {
             assert_eq!(wire.progress(), []);
             assert!(begin.elapsed() < LIMIT, "{} sends are pending", wire.pending());
         }
         assert_eq!(wire.fault(), None);
-        wire.disconnect(0);
     }
 }
 

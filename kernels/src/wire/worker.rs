@@ -201,18 +201,6 @@ impl Wire {
         self.lock().map_or(0, |state| state.inbox.sends.count())
     }
 
-    /// Closes a peer's endpoint without waiting for the peer, which sees a fault. What was not
-    /// delivered is lost. A number without an endpoint is no error.
-    pub fn disconnect(&self, peer: usize) {
-        let Ok(mut state) = self.lock() else {
-            return;
-        };
-        if let Some(Endpoint { handle: Some(handle), .. }) = state.endpoints.remove(&peer) {
-            state.close(handle);
-            state.wake();
-        }
-    }
-
     /// Takes the lock, but not in a forked child, where another thread may have held it.
     fn lock(&self) -> Result<MutexGuard<'_, State>, WireError> {
         if self.origin.forked() {

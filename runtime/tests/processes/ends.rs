@@ -72,20 +72,26 @@ fn a_worker_ending_early_is_named() {
     }
 }
 
-/// Makes calls until one fails. Process 1 then ends the group; process 0 ends at once, as a program
-/// does that exits on each error.
-pub(crate) fn exits_after_an_abort(_: &[&str]) -> Result<()> {
+/// Makes calls until one fails: in the whole group, or in a part of all ranks with other numbers.
+/// Process 1 ends that group alone; process 0 ends at once, as a program does that exits on each
+/// error.
+pub(crate) fn exits_after_an_abort(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
-    let mut rank = group.communicators().remove(0);
+    let mut whole = group.communicators().remove(0);
+    let process = whole.rank();
+    let mut part = match words[0] {
+        "part" => whole.split(Some(0), (process as i32 + 1) % 3)?,
+        _ => None,
+    };
+    let rank = part.as_mut().unwrap_or(&mut whole);
     rank.barrier()?;
     say("ready");
-    if rank.rank() == 1 {
+    if process == 1 {
         hear();
         rank.abort();
     }
-    let error = rank.barrier().expect_err("rank 1 makes no call");
-    say(&driver::fields(&error));
-    if rank.rank() == 0 {
+    say(&driver::fields(&rank.barrier().expect_err("rank 1 makes no call")));
+    if process == 0 {
         std::process::exit(0);
     }
     while hear() == "go" {
@@ -94,80 +100,41 @@ pub(crate) fn exits_after_an_abort(_: &[&str]) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_death_after_an_abort_does_not_hide_the_abort() {
-    let aborted = "Aborted call=barrier reason=Failure replica=1 inherited=false ";
-    let mut job = Job::start(3, "exits_after_an_abort");
+/// Process 1 has the rank `aborter` in the group that it aborts. `inherited`: the loss is one of
+/// another group.
+fn an_abort_is_told_before_a_death(group: &str, aborter: usize, inherited: bool) {
+    let aborted = format!("Aborted call=barrier reason=Failure replica={aborter} inherited=false ");
+    let lost = format!("Aborted call=barrier reason=Death replica=0 inherited={inherited} ");
+    let mut job = Job::start(3, &format!("exits_after_an_abort {group}"));
     job.all().for_each(|process| drop(process.expect("ready")));
     job.of(2).signal(Signal::SIGSTOP);
     job.of(1).tell("abort");
     for task in [0, 1] {
         let error = job.of(task).line();
-        assert!(error.starts_with(aborted), "{task}: {error}");
+        assert!(error.starts_with(&aborted), "{task}: {error}");
     }
     job.of(0).end();
     // Process 1 hears of the death and notes it.
     thread::sleep(Duration::from_millis(300));
     job.of(2).signal(Signal::SIGCONT);
     let error = job.of(2).line();
-    assert!(error.starts_with(aborted), "{error}");
-    // Each rank needs the loss, too.
-    for task in [1, 2] {
+    assert!(error.starts_with(&aborted), "{error}");
+    // Each rank needs the loss, too, and is told of it from then on.
+    for task in [1, 2, 1, 2] {
         job.of(task).tell("go");
         let error = job.of(task).line();
-        assert!(error.starts_with("Aborted call=barrier reason=Death replica=0 "), "{task}: {error}");
+        assert!(error.starts_with(&lost), "{task}: {error}");
     }
 }
 
-/// Splits off a group of all ranks, with other numbers, and makes calls there until one fails.
-/// Process 1 then ends that group alone; process 0 ends at once.
-pub(crate) fn exits_after_an_abort_of_a_part(_: &[&str]) -> Result<()> {
-    let mut group = driver::join(1, driver::LONG)?;
-    let mut rank = group.communicators().remove(0);
-    let mut part = rank.split(Some(0), (rank.rank() as i32 + 1) % 3)?.expect("a member");
-    part.barrier()?;
-    say("ready");
-    if rank.rank() == 1 {
-        hear();
-        part.abort();
-    }
-    say(&driver::fields(&part.barrier().expect_err("rank 1 makes no call")));
-    if rank.rank() == 0 {
-        std::process::exit(0);
-    }
-    while hear() == "go" {
-        say(&driver::fields(&part.barrier().expect_err("the group has ended")));
-    }
-    Ok(())
+#[test]
+fn a_death_after_an_abort_does_not_hide_the_abort() {
+    an_abort_is_told_before_a_death("whole", 1, false);
 }
 
 #[test]
 fn a_death_after_an_abort_of_a_part_does_not_hide_the_abort() {
-    let aborted = "Aborted call=barrier reason=Failure replica=2 inherited=false ";
-    let mut job = Job::start(3, "exits_after_an_abort_of_a_part");
-    job.all().for_each(|process| drop(process.expect("ready")));
-    job.of(2).signal(Signal::SIGSTOP);
-    job.of(1).tell("abort");
-    for task in [0, 1] {
-        let error = job.of(task).line();
-        assert!(error.starts_with(aborted), "{task}: {error}");
-    }
-    job.of(0).end();
-    // Process 1 hears of the death and notes it.
-    thread::sleep(Duration::from_millis(300));
-    job.of(2).signal(Signal::SIGCONT);
-    let error = job.of(2).line();
-    assert!(error.starts_with(aborted), "{error}");
-    for task in [1, 2] {
-        for _ in 0..2 {
-            job.of(task).tell("go");
-            let error = job.of(task).line();
-            assert!(
-                error.starts_with("Aborted call=barrier reason=Death replica=0 inherited=true "),
-                "{task}: {error}"
-            );
-        }
-    }
+    an_abort_is_told_before_a_death("part", 2, true);
 }
 
 /// Makes a call that differs on rank 1, reports its result, and makes a call that is equal on all.

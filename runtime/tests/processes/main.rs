@@ -32,7 +32,6 @@ const PARTS: &[(&str, Part)] = &[
     ("meets", ends::meets),
     ("leaves", ends::leaves),
     ("exits_after_an_abort", ends::exits_after_an_abort),
-    ("exits_after_an_abort_of_a_part", ends::exits_after_an_abort_of_a_part),
     ("disagrees", ends::disagrees),
     ("goes_on", ends::goes_on),
     ("many_calls", stops::many_calls),
