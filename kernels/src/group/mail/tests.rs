@@ -312,6 +312,8 @@ fn a_refusal_is_for_the_send_under_way() {
                 assert_eq!(recv(&mail, space(1027).0, Some(0), 1, LIMIT).wait(), unlike);
                 assert_eq!(send(&mail, numbers(1, 0), 0, 2, LIMIT).wait(), Ok(0));
             }
+            // The next message is not taken by rank 1's send: it would be kept, and its send ended.
+            barrier.wait();
         }
     });
 }
