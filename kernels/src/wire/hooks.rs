@@ -17,10 +17,17 @@ unsafe extern "C" {
 /// The variable by which UCX is told when it is loaded, and by nothing else.
 const VARIABLE: &str = "UCX_MEM_EVENTS";
 
+/// The lists of variables that were made. Another thread may read one, or make a list from it, so
+/// neither a list nor its texts are ever freed.
+struct Lists(Vec<Vec<*mut c_char>>);
+
+// SAFETY: nobody reads or writes through these pointers under the lock.
+unsafe impl Send for Lists {}
+
 /// Runs `load` with the variable in the environment, unless the user has set it.
 pub(super) fn without<T>(load: impl FnOnce() -> T) -> T {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    static LISTS: Mutex<Lists> = Mutex::new(Lists(Vec::new()));
+    let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
     if env::var_os(VARIABLE).is_some() {
         return load();
     }
@@ -29,9 +36,8 @@ pub(super) fn without<T>(load: impl FnOnce() -> T) -> T {
         |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
     let mut list: Vec<*mut c_char> = variables.filter_map(text).map(CString::into_raw).collect();
     list.push(ptr::null_mut());
-    // Another thread may read it, or make a list from it, so neither the list nor its texts are
-    // ever freed.
-    let with = list.leak().as_mut_ptr();
+    let with = list.as_mut_ptr();
+    lists.0.push(list);
     let of_process = ptr::addr_of_mut!(environ);
     // SAFETY: the list is complete, and ends with null. The list from before stays as it is for
     // those that read it.
