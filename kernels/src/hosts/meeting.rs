@@ -1,6 +1,7 @@
 //! The meeting of processes on several hosts.
 
 use super::{
+    dial::{self, ANSWER, Timed, dial, is_closed},
     greeting::{Greeting, Heard},
     keep_alive::keep_alive,
 };
@@ -8,19 +9,14 @@ use crate::bootstrap::{Waiting, packet::MAX_TASKS};
 use std::{
     error, fmt,
     io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    net::{TcpListener, TcpStream, ToSocketAddrs},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    thread,
     time::{Duration, Instant},
 };
 
 /// The time between two looks for new connections and for words on the links, and between two
 /// attempts to connect.
 const TICK: Duration = Duration::from_millis(10);
-
-/// The limit on the time of a connection attempt, and of a greeting. A process of the job answers
-/// at once.
-const ANSWER: Duration = Duration::from_secs(3);
 
 /// The limit on the connections that have not greeted yet.
 const STRANGERS: usize = 64;
@@ -59,7 +55,7 @@ pub struct NotMet {
 }
 
 impl NotMet {
-    fn because(problem: impl Into<String>) -> NotMet {
+    pub(super) fn because(problem: impl Into<String>) -> NotMet {
         NotMet { problem: problem.into(), missing: Vec::new() }
     }
 }
@@ -102,50 +98,31 @@ struct Link {
 /// tasks. Of two processes of one task, the second one does not come.
 pub fn meet(host: &Host, deadline: Instant, tell: impl FnMut(&Waiting)) -> Result<Met, NotMet> {
     let listener = listen(host, deadline)?;
+    meet_at(host, listener, deadline, tell)
+}
+
+/// Does what [`meet`] does, for a process that listens already: others know its address.
+///
+/// # Errors
+/// As [`meet`].
+pub fn meet_at(
+    host: &Host,
+    listener: TcpListener,
+    deadline: Instant,
+    tell: impl FnMut(&Waiting),
+) -> Result<Met, NotMet> {
+    let own = &host.names[host.greeting.task];
+    let set = listener.set_nonblocking(true);
+    set.map_err(|error| NotMet::because(format!("{own}: {error}")))?;
     Meeting::new(host, listener).run(deadline, tell)
 }
 
 /// Listens at the address of this process's task.
 fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
     let own = host.greeting.task;
-    let address = &host.addresses[own];
-    let at = |problem: String| NotMet::because(format!("{} listens at {address}: {problem}", host.names[own]));
-    let unknown = |why: String| at(format!("the address is unknown: {why}"));
-    // The system may ask a network for the name, and wait for longer than this process should.
-    let (found, (sender, look_up)) = (address.clone(), mpsc::channel());
-    spawn(move || _ = sender.send(found.to_socket_addrs()))?;
-    let mut all: Vec<SocketAddr> = match look_up.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        Ok(Ok(all)) => all.collect(),
-        Ok(Err(error)) => return Err(unknown(error.to_string())),
-        Err(_) => return Err(unknown("no answer of the system".to_owned())),
-    };
-    let is_number = |address: &str| address.parse::<SocketAddr>().is_ok() || address.starts_with("localhost:");
-    if all.iter().any(|address| address.port() == 0) {
-        return Err(at("port 0 is none that the others could know".to_owned()));
-    }
-    let is_loopback = |address: &SocketAddr| address.ip().is_loopback();
-    let others_elsewhere = host.addresses.iter().enumerate().filter(|(task, _)| *task != own).any(|(_, other)| {
-        !other.starts_with("localhost:") && !other.parse::<SocketAddr>().is_ok_and(|other| is_loopback(&other))
-    });
-    if others_elsewhere && all.iter().all(is_loopback) {
-        if is_number(address) {
-            return Err(at("this address is one of this host alone, and others are on other hosts".to_owned()));
-        }
-        // Many hosts give their own name an address of the loopback in their list of hosts.
-        all.iter_mut().for_each(|address| {
-            *address = match address {
-                SocketAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], address.port())),
-                SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], address.port())),
-            };
-        });
-    }
-    let listener = TcpListener::bind(&all[..]).map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => at("another process has this address".to_owned()),
-        ErrorKind::AddrNotAvailable => at("this host does not have this address".to_owned()),
-        _ => at(error.to_string()),
-    })?;
-    listener.set_nonblocking(true).map_err(|error| at(error.to_string()))?;
-    Ok(listener)
+    let others = host.addresses.iter().enumerate().filter(|(task, _)| *task != own).map(|(_, address)| &**address);
+    dial::listen(&host.addresses[own], others, deadline)
+        .map_err(|problem| NotMet::because(format!("{} {problem}", host.names[own])))
 }
 
 /// The state of the meeting about another task.
@@ -400,11 +377,6 @@ impl<'h> Meeting<'h> {
     }
 }
 
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), NotMet> {
-    let thread = thread::Builder::new().name("consonance-meet".to_owned()).spawn(work);
-    thread.map(drop).map_err(|error| NotMet::because(format!("no thread for a connection: {error}")))
-}
-
 /// Connects to a task and exchanges greetings with it.
 ///
 /// # Errors
@@ -413,22 +385,13 @@ fn connect(address: &str, task: usize, own: &Greeting) -> Result<Event, String> 
     let all = address.to_socket_addrs().map_err(|error| format!("its address {address} is unknown: {error}"))?;
     let mut last = format!("its address {address} is unknown");
     for address in all {
-        let stream = match TcpStream::connect_timeout(&address, ANSWER) {
+        let stream = match dial(address) {
             Ok(stream) => stream,
-            Err(error) => {
-                last = match error.kind() {
-                    ErrorKind::ConnectionRefused => format!("nobody listens at {address}"),
-                    ErrorKind::TimedOut => format!("no answer from {address}"),
-                    _ => format!("{address}: {error}"),
-                };
+            Err(seen) => {
+                last = seen;
                 continue;
             }
         };
-        // A connection from a port to itself, which the system makes if nobody listens there.
-        if stream.local_addr().is_ok_and(|local| local == address) {
-            last = format!("nobody listens at {address}");
-            continue;
-        }
         match greet(stream, own) {
             Ok(Event::Link { greeting, .. }) if greeting.task != task => {
                 last = format!("task {} of the job answers at {address}", greeting.task);
@@ -455,28 +418,6 @@ fn greet(stream: TcpStream, own: &Greeting) -> io::Result<Event> {
     })
 }
 
-/// Reads until a time. A stranger that sends a byte now and then keeps no thread longer.
-struct Timed<'s> {
-    stream: &'s TcpStream,
-    until: Instant,
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let rest = self.until.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(rest))?;
-        self.stream.read(bytes)
-    }
-}
-
-/// Whether the other end of a link is closed.
-fn is_closed(stream: &TcpStream) -> bool {
-    match stream.peek(&mut [0]) {
-        Ok(0) => true,
-        Ok(_) => false,
-        Err(error) => error.kind() != ErrorKind::WouldBlock,
-    }
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), NotMet> {
+    dial::spawn(work).map_err(NotMet::because)
 }

@@ -6,6 +6,9 @@
 //! have greeted it, and says so. When all are ready, the group is formed. Bytes that are no
 //! greeting, or one of another job, cost only their own connection.
 //!
+//! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
+//! table of all addresses there. See [`look_up`].
+//!
 //! **Network.** Data travel over the wire. A link carries nothing but the end of its processes: the
 //! *farewell* of one that leaves, with the number of messages that it has sent to the other, and
 //! the answer that all of these have arrived. A link that closes without a farewell means that the
@@ -14,14 +17,17 @@
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
 
+mod dial;
 mod greeting;
 mod keep_alive;
 mod meeting;
 mod network;
+mod table;
 
 pub use greeting::Greeting;
-pub use meeting::{Host, Met, NotMet, meet};
+pub use meeting::{Host, Met, NotMet, meet, meet_at};
 pub use network::{HEAD, Head, Network, News};
+pub use table::{Claim, MOST, listen_anywhere, listen_at, look_up, serve};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Services of the operating system except shared memory: files, threads, clocks, other processes.
 
+#[cfg(target_os = "linux")]
+pub mod addresses;
 pub mod clock;
 pub mod gate;
 pub mod mapped_file;

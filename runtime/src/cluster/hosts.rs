@@ -1,9 +1,9 @@
-//! Groups of processes that meet at their addresses, as those of several hosts do.
+//! Groups of processes that meet at addresses, as those of several hosts do.
 
 use super::{
     process_group::{Generation, Member, ProcessGroupBuilder},
     role::host_name,
-    roster::Roster,
+    roster::{Roster, Way},
 };
 use crate::{
     Communicator, Error, Result,
@@ -13,26 +13,24 @@ use crate::{
     },
 };
 use consonance_kernels::{
-    hosts::{Greeting, Host, meet},
+    bootstrap::Waiting,
+    hosts::{Claim, Greeting, Host, MOST, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at, serve},
     wire::Wire,
 };
 use std::{env, process, sync::Arc, time::Instant};
 
-/// The limit on the processes of a group on several hosts: each two have a connection.
-const MOST: usize = 256;
-
 impl ProcessGroupBuilder {
-    /// Forms the group of processes that meet at their addresses.
+    /// Forms the group of processes that meet at addresses.
     pub(super) fn join_hosts(
         &self,
         call: &'static str,
         place: &Roster,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
         options::settle(call)?;
-        let addresses = place.addresses.clone().unwrap_or_default();
-        if addresses.len() > MOST {
+        let size = place.tasks.len();
+        if size > MOST {
             let expected = format!("at most {MOST} processes on several hosts");
-            return Err(Error::invalid(call, "cluster", expected, addresses.len().to_string()));
+            return Err(Error::invalid(call, "cluster", expected, size.to_string()));
         }
         let not_met =
             |problem: String, missing| Error::Meeting { call, task: place.own_task().to_owned(), problem, missing };
@@ -50,11 +48,32 @@ impl ProcessGroupBuilder {
             wire: format!("UCX {major}.{minor}"),
             address: wire.address().to_vec(),
         };
-        let host = Host { greeting, names: place.tasks.clone(), addresses };
-        let met = meet(&host, Instant::now() + self.timeout, |waiting| {
-            (self.on_wait)(&place.waits(waiting, self.timeout));
-        })
-        .map_err(|error| not_met(error.problem, error.missing))?;
+        let deadline = Instant::now() + self.timeout;
+        let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
+        let (names, refused) = (place.tasks.clone(), |error: NotMet| not_met(error.problem, error.missing));
+        let met = match &place.way {
+            Way::Host => unreachable!("processes of one host share memory"),
+            Way::Addresses(addresses) => {
+                meet(&Host { greeting, names, addresses: addresses.clone() }, deadline, tell).map_err(refused)?
+            }
+            Way::Table { at, serves } => {
+                let failed = |source| Error::system("listen at a port", source);
+                if *serves {
+                    serve(listen_at(&at[0], deadline).map_err(refused)?, place.digest, deadline).map_err(failed)?;
+                }
+                let listener = listen_anywhere().map_err(failed)?;
+                let claim = Claim {
+                    digest: place.digest,
+                    rank: place.own,
+                    size,
+                    pid: greeting.pid,
+                    host: greeting.host.clone(),
+                    port: listener.local_addr().map_err(failed)?.port(),
+                };
+                let addresses = look_up(at, &claim, deadline, tell).map_err(refused)?;
+                meet_at(&Host { greeting, names, addresses }, listener, deadline, tell).map_err(refused)?
+            }
+        };
         let mut next = 0;
         let processes = met.greetings.iter().zip(&place.tasks).map(|(greeting, task)| {
             let ranks = next..next + greeting.replicas;

@@ -1,7 +1,7 @@
 //! Groups of processes: how they form, and form again after a loss. Processes of one host share
 //! memory; those of several hosts have a network.
 
-use super::roster::{Job, Roster};
+use super::roster::{Job, Roster, Way};
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
     comm::{options, report::Processes},
@@ -121,7 +121,8 @@ impl ProcessGroup {
     /// groups at a time, each with an id of its own. Threads may take the role of processes.
     ///
     /// [`join`](ProcessGroupBuilder::join) fails at once if the id was made on another host, in
-    /// another network namespace, by another user or by another build; the error names the rank.
+    /// another network namespace, by another user or by another build; the error names the rank. An
+    /// id [across hosts](UniqueId::across_hosts) joins processes of several hosts, over UCX.
     ///
     /// ```
     /// use consonance::{ProcessGroup, ReduceOp, Result, UniqueId};
@@ -315,9 +316,9 @@ impl ProcessGroupBuilder {
             return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
         }
         Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
-        let meeting = match place.addresses {
-            Some(_) => None,
-            None => {
+        let meeting = match place.way {
+            Way::Addresses(_) | Way::Table { .. } => None,
+            Way::Host => {
                 let meeting = Meeting::open(MeetingOptions {
                     digest: place.digest,
                     layout: Segment::LAYOUT,

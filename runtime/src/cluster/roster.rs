@@ -23,6 +23,28 @@ pub(super) enum Job {
         size: usize,
         is_private: bool,
     },
+    /// The processes that a launcher has started on several hosts: all know the address of a table,
+    /// `host:port`, which rank 0 serves. The text tells one job from another.
+    Chief {
+        address: String,
+        rank: usize,
+        size: usize,
+        job: String,
+    },
+}
+
+/// The way in which the processes of a job find each other.
+pub(super) enum Way {
+    /// By a name on this host, whose memory they share.
+    Host,
+    /// At their addresses, which all know, in order of the tasks. They use a wire.
+    Addresses(Vec<String>),
+    /// By the table of their addresses, at one of these addresses. They use a wire.
+    Table {
+        at: Vec<String>,
+        /// Whether this process serves it.
+        serves: bool,
+    },
 }
 
 /// The place of this process among those of its job.
@@ -31,9 +53,7 @@ pub(super) struct Roster {
     pub(super) tasks: Vec<String>,
     pub(super) own: usize,
     pub(super) digest: u128,
-    /// The addresses of all processes, if they meet at these and use a wire, as those of several
-    /// hosts do.
-    pub(super) addresses: Option<Vec<String>>,
+    pub(super) way: Way,
 }
 
 impl Job {
@@ -47,30 +67,53 @@ impl Job {
         match self {
             Job::Cluster(resolver) => {
                 let role = Role::of(CALL, &**resolver)?;
-                let addresses = || role.workers().iter().map(|(_, address)| address.clone()).collect();
-                let addresses = (role.is_shared() && wants_wire(over_wire || role.spans_hosts())?).then(addresses);
+                let way = match role.is_shared() && wants_wire(over_wire || role.spans_hosts())? {
+                    true => Way::Addresses(role.workers().iter().map(|(_, address)| address.clone()).collect()),
+                    false => Way::Host,
+                };
                 let tasks: Vec<String> = match role.workers().is_empty() {
                     // A program that runs alone: its process id is unique.
                     true => vec![format!("process {}", std::process::id())],
                     false => role.workers().iter().map(|(task, address)| format!("{task} ({address})")).collect(),
                 };
-                Ok(Roster { own: role.worker(), digest: job_digest(&tasks), tasks, addresses })
+                Ok(Roster { own: role.worker(), digest: job_digest(&tasks), tasks, way })
             }
             &Job::Id { ref id, rank, size, .. } => {
-                if rank >= size {
-                    let expected = format!("a rank below the size, {size}");
-                    return Err(Error::invalid(CALL, "rank", expected, rank.to_string()));
-                }
-                // Names are made for all ranks, so their number is compared first.
-                if size > MAX_TASKS {
-                    return Err(Error::invalid(CALL, "size", format!("at most {MAX_TASKS}"), size.to_string()));
-                }
-                id.check_here(rank)?;
-                let tasks = (0..size).map(|rank| format!("rank {rank}")).collect();
-                Ok(Roster { own: rank, digest: id.digest(), tasks, addresses: None })
+                let tasks = ranks(rank, size)?;
+                let way = match id.addresses() {
+                    at if at.is_empty() => {
+                        id.check_here(rank)?;
+                        Way::Host
+                    }
+                    // A process that runs alone needs no network.
+                    _ if size == 1 => Way::Host,
+                    at => Way::Table { at, serves: false },
+                };
+                Ok(Roster { own: rank, digest: id.digest(), tasks, way })
+            }
+            &Job::Chief { ref address, rank, size, ref job } => {
+                let tasks = ranks(rank, size)?;
+                let digest = digest_of(&format!("{address}\n{size}\n{job}"));
+                let way = match size {
+                    1 => Way::Host,
+                    _ => Way::Table { at: vec![address.clone()], serves: rank == 0 },
+                };
+                Ok(Roster { own: rank, digest, tasks, way })
             }
         }
     }
+}
+
+/// Returns the names of the ranks of a job whose tasks have no other names.
+fn ranks(rank: usize, size: usize) -> Result<Vec<String>> {
+    if rank >= size {
+        return Err(Error::invalid(CALL, "rank", format!("a rank below the size, {size}"), rank.to_string()));
+    }
+    // Names are made for all ranks, so their number is compared first.
+    if size > MAX_TASKS {
+        return Err(Error::invalid(CALL, "size", format!("at most {MAX_TASKS}"), size.to_string()));
+    }
+    Ok((0..size).map(|rank| format!("rank {rank}")).collect())
 }
 
 /// Returns whether processes meet at their addresses and use a wire. Those of several hosts must
@@ -115,6 +158,9 @@ impl Roster {
 /// and the job id of a launcher.
 fn job_digest(tasks: &[String]) -> u128 {
     let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
-    let text = format!("{}\n{}", tasks.join("\n"), job.join("\n"));
-    u128::from(digest(&text)) << 64 | u128::from(digest(&format!("again {text}")))
+    digest_of(&format!("{}\n{}", tasks.join("\n"), job.join("\n")))
+}
+
+fn digest_of(text: &str) -> u128 {
+    u128::from(digest(text)) << 64 | u128::from(digest(&format!("again {text}")))
 }

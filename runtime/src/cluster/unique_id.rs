@@ -1,18 +1,25 @@
 //! The id of a group whose processes need no cluster.
 
 use crate::{Error, Result};
-use consonance_kernels::{digest::digest, shm::Segment};
+use consonance_kernels::{
+    digest::digest,
+    hosts::{listen_anywhere, serve},
+    os::addresses::own_addresses,
+    shm::Segment,
+};
 use std::{
     fmt::{self, Write},
     fs,
     io::Read,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::fs::MetadataExt,
     str::FromStr,
+    time::{Duration, Instant},
 };
 
 const CALL: &str = "ProcessGroup::with_id";
 
-/// The id of a group of processes of one host: see
+/// The id of a group of processes: see
 /// [`ProcessGroup::with_id`](crate::ProcessGroup::with_id). It has 128 bytes. It can be passed as
 /// bytes or as text, by any means.
 ///
@@ -32,6 +39,13 @@ const MAGIC: [u8; 8] = *b"cons-id1";
 
 /// The first byte of the place. Before it are the magic and 16 bytes that no other id has.
 const PLACE: usize = 24;
+
+/// The first byte of the port at which the maker listens, if it does. The addresses of its host
+/// follow: a byte with the version of IP, then the address. A zero ends them.
+const ADDRESSES: usize = 64;
+
+/// The time that the maker of an id across hosts listens, at most.
+const LISTENS: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl UniqueId {
     /// The number of bytes of an id.
@@ -63,6 +77,75 @@ impl UniqueId {
     pub fn derived(text: &str) -> Result<UniqueId> {
         let halves = [digest(text), digest(&format!("again {text}"))].map(u64::to_le_bytes);
         UniqueId::of(halves.concat().try_into().expect("two halves of 8 bytes"))
+    }
+
+    /// Makes an id for processes of several hosts. This process listens for them until the group is
+    /// formed, a day at most: the id has the addresses of this host, or those of the network
+    /// interface `CONSONANCE_INTERFACE`. An id is good for one group. On one host
+    /// [`new`](UniqueId::new) makes the faster groups.
+    ///
+    /// # Errors
+    /// As [`new`](UniqueId::new); [`Error::InvalidCall`] for a `CONSONANCE_INTERFACE` that is none,
+    /// or is down; [`Error::System`] if no port is free.
+    ///
+    /// ```
+    /// use consonance::{ProcessGroup, UniqueId};
+    /// let id = UniqueId::across_hosts()?;
+    /// // Pass it on, and join, on each of the hosts:
+    /// let (rank, size) = (0, 1);
+    /// let group = ProcessGroup::with_id(&id, rank, size).join()?;
+    /// assert_eq!(group.size(), 1);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn across_hosts() -> Result<UniqueId> {
+        let mut id = UniqueId::new()?;
+        let asked = |what: &'static str| move |source| Error::system(what, source);
+        let interface = super::process_environment("CONSONANCE_INTERFACE").filter(|name| !name.is_empty());
+        let mut addresses = own_addresses(interface.as_deref()).map_err(asked("list the addresses of this host"))?;
+        if addresses.is_empty() {
+            if let Some(interface) = interface {
+                let expected = "a network interface of this host that is up, with an address";
+                return Err(Error::invalid("UniqueId::across_hosts", "CONSONANCE_INTERFACE", expected, interface));
+            }
+            addresses.push(Ipv4Addr::LOCALHOST.into());
+        }
+        let listener = listen_anywhere().map_err(asked("listen at a port"))?;
+        let port = listener.local_addr().map_err(asked("listen at a port"))?.port();
+        let mut place = port.to_le_bytes().to_vec();
+        for address in addresses {
+            let (version, bytes) = match address {
+                IpAddr::V4(address) => (4, address.octets().to_vec()),
+                IpAddr::V6(address) => (6, address.octets().to_vec()),
+            };
+            // As many as there is room for.
+            if ADDRESSES + place.len() + 1 + bytes.len() <= UniqueId::BYTES {
+                place.push(version);
+                place.extend(bytes);
+            }
+        }
+        id.0[ADDRESSES..][..place.len()].copy_from_slice(&place);
+        serve(listener, id.digest(), Instant::now() + LISTENS).map_err(asked("listen for the processes of a group"))?;
+        Ok(id)
+    }
+
+    /// Returns the addresses at which the maker listens, `host:port`; none if the id is one of
+    /// processes of one host.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let (port, mut rest) = self.0[ADDRESSES..].split_at(2);
+        let port = u16::from_le_bytes([port[0], port[1]]);
+        let mut all = Vec::new();
+        while let Some((&version, bytes)) = rest.split_first().filter(|_| port != 0) {
+            let (address, next): (IpAddr, _) = match (version, bytes) {
+                (4, [a, b, c, d, next @ ..]) => (Ipv4Addr::new(*a, *b, *c, *d).into(), next),
+                (6, _) if let Some((address, next)) = bytes.split_first_chunk::<16>() => {
+                    (Ipv6Addr::from(*address).into(), next)
+                }
+                _ => break,
+            };
+            all.push(SocketAddr::new(address, port).to_string());
+            rest = next;
+        }
+        all
     }
 
     fn of(own: [u8; 16]) -> Result<UniqueId> {
@@ -97,7 +180,7 @@ impl UniqueId {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn place(&self) -> String {
-        self.0[PLACE..].iter().map(|byte| format!("{byte:02x}")).collect()
+        self.0[PLACE..ADDRESSES].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Returns the digest by which the processes of the group find each other.

@@ -1,0 +1,168 @@
+use super::*;
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, Shutdown},
+};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn claim(rank: usize, size: usize) -> Claim {
+    Claim { digest: 7, rank, size, pid: 100 + rank as u32, host: format!("host{rank}"), port: 5000 + rank as u16 }
+}
+
+/// Serves a table at a free port of the loopback, and returns its address.
+fn served(until: Duration) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    serve(listener, 7, Instant::now() + until).expect("a thread starts");
+    address
+}
+
+fn ask_for(address: &str, claim: &Claim, timeout: Duration) -> Result<Vec<String>, NotMet> {
+    look_up(&[address.to_owned()], claim, Instant::now() + timeout, |_| {})
+}
+
+#[test]
+fn all_ranks_get_the_addresses_of_all() {
+    let address = served(LONG);
+    let expected: Vec<String> = (0..5).map(|rank| format!("127.0.0.1:{}", 5000 + rank)).collect();
+    thread::scope(|scope| {
+        for rank in [3, 1, 4, 0, 2] {
+            let (address, expected) = (&address, &expected);
+            scope.spawn(move || assert_eq!(ask_for(address, &claim(rank, 5), LONG).as_ref(), Ok(expected)));
+        }
+    });
+    // It has served.
+    let late = ask_for(&address, &claim(0, 5), Duration::from_millis(300)).expect_err("nobody listens");
+    assert!(late.problem.contains(&format!("nobody listens at {address}")), "{late}");
+}
+
+#[test]
+fn a_table_is_found_that_is_served_later_and_behind_other_addresses() {
+    let listeners = [0; 3].map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free"));
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("it is bound").to_string());
+    let [closed, other, own] = listeners;
+    drop(closed);
+    serve(other, 8, Instant::now() + LONG).expect("a thread starts");
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| look_up(&addresses, &claim(0, 1), Instant::now() + LONG, |_| {}));
+        thread::sleep(Duration::from_millis(100));
+        serve(own, 7, Instant::now() + LONG).expect("a thread starts");
+        assert_eq!(asked.join().expect("no panic"), Ok(vec!["127.0.0.1:5000".to_owned()]));
+    });
+}
+
+#[test]
+fn missing_ranks_are_named_at_the_deadline_and_reported_before() {
+    let address = served(LONG);
+    let mut reports = Vec::new();
+    let late = look_up(&[address], &claim(1, 4), Instant::now() + Duration::from_millis(3500), |waiting| {
+        reports.push(waiting.missing.clone());
+    });
+    let late = late.expect_err("three ranks are missing");
+    assert_eq!((late.missing, reports), (vec![0, 2, 3], vec![vec![0, 2, 3]]));
+    assert!(
+        late.problem.ends_with("these ranks have not asked for the table of addresses: 0, 2, 3"),
+        "{}",
+        late.problem
+    );
+}
+
+#[test]
+fn claims_that_contradict_others_are_refused() {
+    let address = served(LONG);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| ask_for(&address, &claim(0, 2), LONG));
+        thread::sleep(Duration::from_millis(200));
+        let refused = |claim: Claim| ask_for(&address, &claim, LONG).expect_err("it is refused").problem;
+        assert_eq!(refused(claim(0, 2)), "rank 0 is process 100 on host0");
+        assert_eq!(refused(claim(1, 3)), "rank 1 counts 3 processes: rank 0, process 100 on host0, counts 2");
+        assert_eq!(refused(claim(2, 2)), "rank 2 of 2: a table has at most 256 ranks");
+        assert_eq!(refused(claim(1, 257)), "rank 1 of 257: a table has at most 256 ranks");
+        assert!(ask_for(&address, &claim(1, 2), LONG).is_ok());
+        assert!(first.join().expect("no panic").is_ok());
+    });
+}
+
+#[test]
+fn a_process_that_ends_takes_its_claim_back() {
+    let address = served(LONG);
+    let gone = TcpStream::connect(&address).expect("it listens");
+    (&gone).write_all(&claim(1, 3).bytes()).expect("it is taken");
+    thread::scope(|scope| {
+        let first = scope.spawn(|| ask_for(&address, &claim(0, 3), LONG));
+        thread::sleep(Duration::from_millis(100));
+        drop(gone);
+        thread::sleep(Duration::from_millis(100));
+        let second = scope.spawn(|| ask_for(&address, &claim(1, 3), LONG));
+        assert!(ask_for(&address, &claim(2, 3), LONG).is_ok());
+        assert!(second.join().expect("no panic").is_ok());
+        assert!(first.join().expect("no panic").is_ok());
+    });
+}
+
+#[test]
+fn strangers_get_nothing_and_harm_nobody() {
+    let address = served(LONG);
+    let mut strangers = Vec::new();
+    for words in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &MAGIC, &[0xff; 500], &claim(0, 1).bytes()[..BYTES - 1]] {
+        let stranger = TcpStream::connect(&address).expect("it listens");
+        _ = (&stranger).write_all(words);
+        strangers.push(stranger);
+    }
+    let other = Claim { digest: 8, ..claim(0, 1) };
+    let late = ask_for(&address, &other, Duration::from_millis(300)).expect_err("another group");
+    assert!(late.problem.contains("a process that has no table of this group answers at"), "{late}");
+    assert!(ask_for(&address, &claim(0, 1), LONG).is_ok());
+    for mut stranger in strangers {
+        _ = stranger.shutdown(Shutdown::Write);
+        let mut heard = Vec::new();
+        _ = stranger.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{heard:?}");
+    }
+}
+
+#[test]
+fn another_build_is_refused_in_words() {
+    let address = served(LONG);
+    let mut bytes = claim(0, 1).bytes();
+    bytes[32] ^= 1;
+    let mut stream = TcpStream::connect(&address).expect("it listens");
+    stream.write_all(&bytes).expect("it is taken");
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard).expect("it answers");
+    assert_eq!(heard[0], Word::Refusal as u8);
+    assert!(String::from_utf8_lossy(&heard[9..]).contains("another build"));
+}
+
+#[test]
+fn a_service_that_says_anything_costs_no_more_than_an_attempt() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for words in
+                [&b"X\0\0\0\0\0\0\0\0"[..], &[b'T', 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0], b"T\x01\0\0\0\0\0\0\0a"]
+            {
+                let (mut stream, _) = listener.accept().expect("it listens");
+                _ = stream.read_exact(&mut [0; BYTES]);
+                _ = stream.write_all(words);
+            }
+            drop(listener);
+        });
+        let late = ask_for(&address, &claim(0, 2), Duration::from_millis(800)).expect_err("no table");
+        assert!(late.missing.is_empty(), "{late}");
+    });
+}
+
+#[test]
+fn an_address_of_another_host_cannot_be_listened_at() {
+    let deadline = Instant::now() + LONG;
+    // An address of documentation: no host has it.
+    let error = listen_at("192.0.2.1:4000", deadline).expect_err("not of this host");
+    assert_eq!(error.problem, "this process listens at 192.0.2.1:4000: this host does not have this address");
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let error = listen_at(&address, deadline).expect_err("it is taken");
+    assert_eq!(error.problem, format!("this process listens at {address}: another process has this address"));
+}
