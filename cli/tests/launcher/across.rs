@@ -2,7 +2,7 @@
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
 use super::{CONSONANCE, Launch, hosts::can_play};
-use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, ReduceOp, Tensor};
+use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, ReduceOp, Tensor, checkpoint};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{
     collections::BTreeMap,
@@ -87,6 +87,9 @@ fn a_worker_of_a_scene() {
     let strategy = strategy.build().expect("the workers meet");
     let worker = strategy.local_replicas().start;
     say(sum(&strategy, ReduceOp::Sum).expect("all are here"));
+    if scene == "checkpoint" {
+        return restore(&strategy).expect("the chief has the file");
+    }
     let end = |signal| {
         // Its messages have arrived by then.
         thread::sleep(Duration::from_millis(300));
@@ -126,6 +129,29 @@ fn a_worker_of_a_scene() {
     }
 }
 
+/// Restores a file that the chief alone has, and then one that none has.
+fn restore(strategy: &MultiWorkerMirroredStrategy) -> consonance::Result<()> {
+    let is_chief = strategy.local_replicas().start == 0;
+    let weights = strategy.variable(|| brings(1))?;
+    let name = format!("consonance-across-{}-{is_chief}.safetensors", std::os::unix::process::parent_id());
+    let path = env::temp_dir().join(name);
+    checkpoint::save(&path, [("weights", &weights)])?;
+    weights.assign(brings(2))?;
+    checkpoint::restore(&path, [("weights", &weights)])?;
+    say(if weights.read()? == brings(1) { "restored" } else { "other values" });
+    if is_chief {
+        std::fs::remove_file(&path).expect("the chief has written it");
+    }
+    let error = checkpoint::restore(&path, [("weights", &weights)]).expect_err("there is no file");
+    say(match &error {
+        Error::Mismatch { replica: 0, found, .. } if found.contains("No such file") => "told by the chief",
+        Error::System { .. } if is_chief => "no file",
+        _ => "another error",
+    });
+    say(if weights.read()? == brings(1) { "unchanged" } else { "other values" });
+    Ok(())
+}
+
 /// Returns what a worker says of the sum over this number of replicas, by threads of one process.
 fn sum_of_threads(replicas: usize) -> String {
     let alone = consonance::TfConfigClusterResolver::from_text("{}").expect("no cluster");
@@ -153,6 +179,14 @@ fn another_op_on_another_host_is_blamed_on_its_worker_by_all() {
         }
         let first = played.values().filter(|said| said.last().is_some_and(|last| last.starts_with("mismatch")));
         assert!(first.count() > 0);
+    }
+}
+
+#[test]
+fn workers_of_other_hosts_need_no_file_of_a_checkpoint() {
+    if can_cross() {
+        let told: &[&str] = &["restored", "told by the chief", "unchanged"];
+        expect("checkpoint", [&["restored", "no file", "unchanged"], told, told, told]);
     }
 }
 

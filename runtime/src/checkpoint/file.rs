@@ -88,26 +88,26 @@ impl Saved {
 
     /// Checks the digest of the file and reads the variables' values, each on a thread if the file
     /// is large. The inner error is of values that do not fit, in a file without damage.
-    pub(super) fn read(&self, variables: &[(String, &Variable)]) -> Result<(String, Result<Vec<Tensor>>)> {
+    pub(super) fn read(&self, variables: &[(String, &Variable)]) -> Result<Result<Vec<Tensor>>> {
         let read_values = || variables.iter().map(|(name, variable)| self.read_one(name, variable)).collect();
         if self.file.bytes() < PARALLEL_BYTES {
-            return Ok((self.check_digest()?, read_values()));
+            return self.check_digest().map(|()| read_values());
         }
         thread::scope(|scope| {
             match thread::Builder::new().name("restore".to_owned()).spawn_scoped(scope, read_values) {
                 Ok(reader) => {
                     let digest = self.check_digest();
                     let values = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                    Ok((digest?, values))
+                    digest.map(|()| values)
                 }
                 // Without another thread this one does both.
-                Err(_) => Ok((self.check_digest()?, read_values())),
+                Err(_) => self.check_digest().map(|()| read_values()),
             }
         })
     }
 
-    /// Checks the digest of the file and returns it.
-    pub(super) fn check_digest(&self) -> Result<String> {
+    /// Checks the digest of the file.
+    pub(super) fn check_digest(&self) -> Result<()> {
         /// Number of bytes that are read at a time, so that they stay in the caches.
         const PIECE: usize = 256 << 10;
         let Saved { file, header } = self;
@@ -130,7 +130,7 @@ impl Saved {
         }
         let found = format!("{:016x}", digest.finish());
         if saved == found {
-            Ok(found)
+            Ok(())
         } else {
             Err(file.unexpected(format!("the digest {saved}"), format!("{found}: it is damaged")))
         }

@@ -140,7 +140,8 @@ impl CheckpointManager {
     /// Damaged files are skipped: see [`Restored::skipped`]. A whole file that does not fit the
     /// variables is an error: an older one would not fit either.
     ///
-    /// With several workers all make the call, and restore the same file or none.
+    /// With several workers all make the call, and the chief reads its folder. All restore its file
+    /// or none, and return what it has found.
     ///
     /// # Errors
     /// As [`restore`](super::restore); [`Error::InvalidCall`] if there are checkpoints and all are
@@ -150,26 +151,26 @@ impl CheckpointManager {
         variables: impl IntoIterator<Item = (N, &'v Variable)>,
     ) -> Result<Option<Restored>> {
         let call = "CheckpointManager::restore_or_initialize";
-        restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {
+        let found = restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {
             let mut skipped = Vec::new();
             for step in self.list(call)?.into_iter().rev() {
-                let path = self.path(step);
                 match self.open(call, step).and_then(|saved| saved.read(variables)) {
-                    Ok((digest, values)) => {
-                        return Ok((
-                            format!("{digest} of step {step}"),
-                            Some((values?, Restored { step, path, skipped })),
-                        ));
+                    Ok(values) => return Ok((Some(values?), Some((step, skipped)))),
+                    Err(Error::InvalidCall { argument, expected, found, .. }) => {
+                        skipped.push([argument, expected, found]);
                     }
-                    Err(damage @ Error::InvalidCall { .. }) => skipped.push(damage),
                     Err(error) => return Err(error),
                 }
             }
             match skipped.into_iter().next() {
-                Some(newest) => Err(newest),
-                None => Ok(("none".to_owned(), None)),
+                Some(newest) => Err(damage(call, newest)),
+                None => Ok((None, None)),
             }
-        })
+        })?;
+        Ok(found.map(|(step, skipped)| {
+            let skipped = skipped.into_iter().map(|fields| damage(call, fields)).collect();
+            Restored { step, path: self.path(step), skipped }
+        }))
     }
 
     fn path(&self, step: u64) -> PathBuf {
@@ -228,6 +229,11 @@ impl CheckpointManager {
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     digits.parse().ok().filter(|step: &u64| step.to_string() == digits)
+}
+
+/// Makes the error of a damaged file of its argument, what was expected and what was found.
+fn damage(call: &'static str, [argument, expected, found]: [String; 3]) -> Error {
+    Error::invalid(call, argument, expected, found)
 }
 
 fn failed(call: &str, what: &str, path: &Path, source: io::Error) -> Error {

@@ -17,8 +17,9 @@
 //!
 //! Under a strategy of [several workers](crate::MultiWorkerMirroredStrategy) all workers make the
 //! calls. To save, the chief writes the file and the others wait until it is written. To restore,
-//! all read the file, and no worker sets a variable unless all do. Processes with separate
-//! strategies save in one process by [`save_on_chief`].
+//! the chief reads the file and sends the values to the others, which need no file. No worker sets
+//! a variable unless all do. Processes with separate strategies save in one process by
+//! [`save_on_chief`].
 //!
 //! ```
 //! use consonance::{MirroredStrategy, OneDeviceStrategy, Tensor, checkpoint};
@@ -37,6 +38,7 @@
 //! ```
 
 mod manager;
+mod sent;
 mod file;
 mod temporary;
 
@@ -51,6 +53,7 @@ use crate::{
 use consonance_kernels::digest::{digest, mix};
 use consonance_spec::Kind;
 use file::Saved;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 /// Saves the values of `variables`, each under its name, to the file at `path`.
@@ -117,24 +120,25 @@ pub fn save_on_chief<'v, N: Into<String>>(
 /// All values are read and checked before the first variable is set: on an error no variable
 /// changes.
 ///
+/// With several workers all make the call with the same variables. The chief reads the file; the
+/// others get the values from it, and ignore their `path`.
+///
 /// # Errors
 /// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables';
 /// [`Error::System`] if the file cannot be read; [`Error::InvalidCall`] if it is damaged or not
 /// from [`save`], if it has no tensor with a variable's name, or one of another dtype or shape, for
 /// a name or a variable that occurs twice, and for a variable that is synchronised on reading and
 /// has no aggregation; [`Error::Timeout`] if an update of a variable on another thread does not
-/// end; with several workers those of a collective: [`Error::Mismatch`] if their files differ, or
-/// if one worker fails, with its error.
+/// end; with several workers those of a collective: [`Error::Mismatch`] if their variables differ,
+/// or if one worker fails, as the chief with its file, with its error.
 pub fn restore<'v, N: Into<String>>(
     path: impl AsRef<Path>,
     variables: impl IntoIterator<Item = (N, &'v Variable)>,
 ) -> Result<()> {
     let call = kind::RESTORE.name();
     restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {
-        let (digest, values) = Saved::open(call, path.as_ref())?.read(variables)?;
-        Ok((digest, Some((values?, ()))))
+        Ok((Some(Saved::open(call, path.as_ref())?.read(variables)??), ()))
     })
-    .map(drop)
 }
 
 /// Saves by `write`. With several workers the chief alone writes, and all have the same `step`.
@@ -160,35 +164,47 @@ fn save_all(
     agree(strategy, kind, [("file", "written".to_owned())])
 }
 
-/// Restores what `find` returns: the identity of a file, on which all workers agree, the
-/// variables' values in it, and what the caller wants to know. Without values no variable is set.
-fn restore_all<T>(
+/// Restores what `find` returns: the variables' values, and what the caller wants to know. Without
+/// values no variable is set. With several workers only the chief finds.
+fn restore_all<T: Serialize + DeserializeOwned>(
     call: &'static str,
     mut variables: Vec<(String, &Variable)>,
-    find: impl FnOnce(&[(String, &Variable)]) -> Result<(String, Option<(Vec<Tensor>, T)>)>,
-) -> Result<Option<T>> {
+    find: impl FnOnce(&[(String, &Variable)]) -> Result<(Option<Vec<Tensor>>, T)>,
+) -> Result<T> {
     let kind = kind::RESTORE;
     // All threads take variables in the same order, so that two threads cannot deadlock.
     variables.sort_by_key(|(_, variable)| variable.id());
     let strategy = strategy_of_several(&variables);
+    let is_chief = several_workers(&variables).is_none_or(|workers| workers.is_chief());
     let find_and_hold = || {
-        let found = find(&variables)?;
+        let found = if is_chief { Some(find(&variables)?) } else { None };
         let held = variables.iter().map(|(_, variable)| variable.hold(call)).collect::<Result<Vec<_>>>()?;
         Ok((found, held))
     };
     let restore = || {
-        let ((digest, found), held) = or_refuse(strategy, kind, find_and_hold())?;
-        agree(strategy, kind, [("digest", digest)])?;
-        Ok(found.map(|(values, about)| {
-            held.into_iter().zip(&values).for_each(|(held, value)| held.set(value));
-            about
-        }))
+        agree(strategy, kind, [("variables", describe(&variables))])?;
+        let (found, held) = or_refuse(strategy, kind, find_and_hold())?;
+        let (values, about) = match (strategy, found) {
+            (None, Some(found)) => found,
+            (Some(strategy), found) => sent::by_chief(strategy, &variables, found)?,
+            (None, None) => unreachable!("a process without others is the chief"),
+        };
+        held.into_iter().zip(values.iter().flatten()).for_each(|(held, value)| held.set(value));
+        Ok(about)
     };
     // Take the turn before the variables, in the order of a run, so that the two cannot deadlock.
     match strategy {
         Some(strategy) => strategy.in_turn(call, restore),
         None => restore(),
     }
+}
+
+/// Returns the names, dtypes and shapes of variables in words, in the order of the names.
+fn describe(variables: &[(String, &Variable)]) -> String {
+    let words = |(name, variable): &(String, &Variable)| format!("{name:?} {}{:?}", variable.dtype(), variable.shape());
+    let mut words: Vec<_> = variables.iter().map(words).collect();
+    words.sort_unstable();
+    words.join(", ")
 }
 
 /// Returns the strategy of several workers that variables belong to, if any.

@@ -289,7 +289,9 @@ fn an_invalid_call_reported_too_late_is_one_failed_call() {
         strategy.reduce("avg", &values, None).map(drop)
     });
     #[cfg(feature = "checkpoint")]
-    expect_one_failed_call(|_, variable| consonance::checkpoint::restore("no such file", [("variable", variable)]));
+    expect_one_failed_call(|_, variable| {
+        consonance::checkpoint::restore("no such file", [("twice", variable), ("twice", variable)])
+    });
 }
 
 #[cfg(feature = "checkpoint")]
