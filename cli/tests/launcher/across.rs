@@ -2,11 +2,13 @@
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
 use super::{CONSONANCE, Launch, hosts::can_play};
-use consonance::{CommunicationOptions, Error, MultiWorkerMirroredStrategy, ReduceOp, Tensor, checkpoint};
+use consonance::{
+    CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
+};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{
     collections::BTreeMap,
-    env,
+    env, fs,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -77,10 +79,37 @@ fn say(said: impl std::fmt::Display) {
     println!("\n> {said}");
 }
 
+/// Joins a group by an id that rank 1 makes and passes on in a file. Returns its members and a sum.
+fn by_id(path: &str) -> consonance::Result<String> {
+    let rank: usize = env::var("RANK").expect("the launcher's").parse().expect("a number");
+    let id = match rank {
+        1 => {
+            let id = UniqueId::across_hosts()?;
+            fs::write(format!("{path}.new"), id.to_string()).expect("a file");
+            fs::rename(format!("{path}.new"), path).expect("a file");
+            id
+        }
+        _ => loop {
+            if let Ok(text) = fs::read_to_string(path) {
+                break text.parse()?;
+            }
+            thread::sleep(Duration::from_millis(10));
+        },
+    };
+    let mut group = ProcessGroup::with_id(&id, rank, 4).timeout(Duration::from_secs(20))?.join()?;
+    let mut sum = [1u32 << (8 * rank)];
+    group.communicators().remove(0).all_reduce(ReduceOp::Sum, &mut sum)?;
+    let members: Vec<String> = group.members().map(|(task, ranks)| format!("{task} {ranks:?}")).collect();
+    Ok(format!("{} {:08x}", members.join(", "), sum[0]))
+}
+
 /// Runs as one of the workers if the environment says so.
 #[test]
 fn a_worker_of_a_scene() {
     let Ok(scene) = env::var(SCENE) else { return };
+    if let Some(path) = scene.strip_prefix("id at ") {
+        return say(by_id(path).unwrap_or_else(|error| in_words(&error)));
+    }
     let options = CommunicationOptions::new().timeout(Duration::from_secs(2)).expect("a timeout");
     let options = if scene == "late" { options } else { CommunicationOptions::new() };
     let strategy = MultiWorkerMirroredStrategy::from_environment().expect("a cluster").options(options);
@@ -187,6 +216,17 @@ fn workers_of_other_hosts_need_no_file_of_a_checkpoint() {
     if can_cross() {
         let told: &[&str] = &["restored", "told by the chief", "unchanged"];
         expect("checkpoint", [&["restored", "no file", "unchanged"], told, told, told]);
+    }
+}
+
+#[test]
+fn an_id_joins_processes_of_two_hosts() {
+    if can_cross() {
+        let path = env::temp_dir().join(format!("consonance-id-{}", std::process::id()));
+        let played = play(&format!("id at {}", path.display()));
+        _ = fs::remove_file(path);
+        let expected = "rank 0 0..1, rank 1 1..2, rank 2 2..3, rank 3 3..4 01010101";
+        assert!(played.len() == 4 && played.values().all(|said| said == &[expected]), "{played:?}");
     }
 }
 
