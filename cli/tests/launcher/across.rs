@@ -5,7 +5,10 @@ use super::{CONSONANCE, Launch, hosts::can_play};
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
 };
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::{
+    process::{Signal, getpid, kill_process},
+    time::{ClockId, clock_gettime},
+};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -103,12 +106,69 @@ fn by_id(path: &str) -> consonance::Result<String> {
     Ok(format!("{} {:08x}", members.join(", "), sum[0]))
 }
 
+/// Makes calls of many kinds and sizes. In the middle of one the worker of the seed's choice is
+/// killed; the others say who was lost and when they knew it, and sum without it.
+fn die_or_go_on(seed: u64) {
+    let options = CommunicationOptions::new().timeout(Duration::from_secs(10)).expect("a timeout");
+    let strategy = MultiWorkerMirroredStrategy::from_environment().expect("a cluster").options(options);
+    let strategy = strategy.build().expect("the workers meet");
+    let (worker, size) = (strategy.local_replicas().start, strategy.num_replicas_in_sync());
+    let mut state = seed;
+    // SplitMix64.
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    };
+    let (victim, after) = (next() as usize % size, Duration::from_micros(next() % 60_000));
+    sum(&strategy, ReduceOp::Sum).expect("all are here");
+    if worker == victim {
+        thread::spawn(move || {
+            thread::sleep(after);
+            say(format_args!("at {}", nanos()));
+            kill_process(getpid(), Signal::KILL).expect("this process");
+        });
+    }
+    // A worker is killed in its time, however many calls are made before.
+    let error = loop {
+        let (kind, elements) = (next() % 4, 1 << (next() % 21));
+        let root = next() as usize % size;
+        let made = strategy.run(|replica| {
+            let own = Tensor::from(vec![1.0f32; elements]);
+            match kind {
+                0 => replica.all_reduce(ReduceOp::Sum, own),
+                1 => replica.all_gather(Tensor::from(vec![1.0f32; elements.min(1 << 18)]), 0),
+                2 => replica.broadcast(own, root),
+                _ => replica.all_reduce(ReduceOp::Mean, own),
+            }
+        });
+        if let Err(error) = made {
+            break error;
+        }
+    };
+    say(format_args!("{} {}", nanos(), in_words(&error)));
+    if error.is_loss() {
+        let reformed = strategy.reform(Duration::ZERO).and_then(|()| sum(&strategy, ReduceOp::Sum));
+        say(reformed.unwrap_or_else(|error| in_words(&error)));
+    }
+}
+
+/// The time of the system's clock that all processes share, in ns.
+fn nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Runs as one of the workers if the environment says so.
 #[test]
 fn a_worker_of_a_scene() {
     let Ok(scene) = env::var(SCENE) else { return };
     if let Some(path) = scene.strip_prefix("id at ") {
         return say(by_id(path).unwrap_or_else(|error| in_words(&error)));
+    }
+    if let Some(seed) = scene.strip_prefix("seed ") {
+        return die_or_go_on(seed.parse().expect("a number"));
     }
     let options = CommunicationOptions::new().timeout(Duration::from_secs(2)).expect("a timeout");
     let options = if scene == "late" { options } else { CommunicationOptions::new() };
@@ -228,6 +288,34 @@ fn an_id_joins_processes_of_two_hosts() {
         let expected = "rank 0 0..1, rank 1 1..2, rank 2 2..3, rank 3 3..4 01010101";
         assert!(played.len() == 4 && played.values().all(|said| said == &[expected]), "{played:?}");
     }
+}
+
+/// `CONSONANCE_TEST_KILLS` is the number of kills, `CONSONANCE_TEST_SEED` the first seed.
+#[test]
+fn a_worker_killed_in_any_call_is_named_by_all_others_and_they_go_on() {
+    if !can_cross() {
+        return;
+    }
+    let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let (kills, first) = (number("CONSONANCE_TEST_KILLS").unwrap_or(4), number("CONSONANCE_TEST_SEED").unwrap_or(1));
+    let left = sum_of_threads(3);
+    let mut latencies = Vec::new();
+    for seed in first..first + kills {
+        let played = play(&format!("seed {seed}"));
+        let (victim, at) = played
+            .iter()
+            .find_map(|(worker, said)| Some((*worker, said[0].strip_prefix("at ")?.parse::<u64>().ok()?)))
+            .unwrap_or_else(|| panic!("seed {seed}: nobody was killed: {played:?}"));
+        for worker in (0..4).filter(|worker| *worker != victim) {
+            let [heard, sum] = &played[&worker][..] else { panic!("seed {seed}, worker {worker}: {played:?}") };
+            let (when, what) = heard.split_once(' ').expect("a time");
+            assert_eq!((what, sum), (&*format!("lost {victim}"), &left), "seed {seed}, worker {worker}");
+            latencies.push(when.parse::<u64>().expect("a time").saturating_sub(at));
+        }
+    }
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize] as f64 / 1e6;
+    println!("{kills} kills, errors after {:.1} ms (median), {:.1} (99 %), {:.1} (most)", at(0.5), at(0.99), at(1.0));
 }
 
 #[test]
