@@ -198,7 +198,34 @@ fn a_worker_of_a_scene() {
             let cut = Command::new("ip").args(["link", "set", "eth0", "down"]).status();
             assert!(cut.expect("ip runs").success());
         }
+        ("break", 2) => {
+            let set = |state| Command::new("ip").args(["link", "set", "eth0", state]).status().expect("ip runs");
+            thread::spawn(move || {
+                assert!(set("down").success());
+                thread::sleep(Duration::from_secs(1));
+                assert!(set("up").success());
+            });
+        }
         _ => {}
+    }
+    if scene == "break" {
+        let end = Instant::now() + Duration::from_secs(3);
+        let mut longest = Duration::ZERO;
+        let mut sums = || loop {
+            // All agree on the end.
+            let begin = Instant::now();
+            let late = Tensor::from([u32::from(begin > end)]);
+            let late = strategy.run(|replica| replica.all_reduce(ReduceOp::Max, late.clone()))?;
+            let last = sum(&strategy, ReduceOp::Sum)?;
+            longest = longest.max(begin.elapsed());
+            if late.values()[0].as_slice::<u32>().expect("numbers") == [1] {
+                return Ok(format!(
+                    "{last}, {}",
+                    if longest > Duration::from_millis(800) { "after a break" } else { "" }
+                ));
+            }
+        };
+        return say(sums().unwrap_or_else(|error: Error| in_words(&error)));
     }
     let error = loop {
         if let Err(error) = sum(&strategy, ReduceOp::Sum) {
@@ -211,6 +238,9 @@ fn a_worker_of_a_scene() {
         say(if begin.elapsed() < Duration::from_secs(10) { "lost in time".to_owned() } else { error.to_string() });
     } else {
         say(in_words(&error));
+    }
+    if scene == "late" {
+        say(error.to_string().replace('\n', " "));
     }
     if error.is_loss() {
         let reformed = strategy.reform(Duration::ZERO).and_then(|()| sum(&strategy, ReduceOp::Sum));
@@ -333,8 +363,13 @@ fn a_stopped_worker_is_named_at_the_deadline_on_all_hosts() {
         let late: &[&str] = &["late [2]"];
         let played = play("late");
         for worker in [0, 1, 3] {
-            let last = played[&worker].last().expect("it says");
-            assert!([late[0], "aborted by 2"].contains(&&**last), "worker {worker}: {last}");
+            let [_, error, words] = &played[&worker][..] else { panic!("worker {worker}: {played:?}") };
+            assert!([late[0], "aborted by 2"].contains(&&**error), "worker {worker}: {error}");
+            // Worker 3 of its host knows.
+            assert!(
+                words.ends_with("is stopped") && words.contains(" on host1, is stopped"),
+                "worker {worker}: {words}"
+            );
         }
     }
 }
@@ -348,6 +383,15 @@ fn the_workers_of_one_host_go_on_after_the_end_of_all_of_another() {
             assert!(["lost 2", "lost 3"].contains(&&**lost), "{lost}");
             assert_eq!(*last, left);
         }
+    }
+}
+
+#[test]
+fn a_network_that_breaks_for_a_second_ends_nothing() {
+    if can_cross() {
+        let all = format!("{}, after a break", sum_of_threads(4));
+        let lines: &[&str] = &[&all];
+        expect("break", [lines; 4]);
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Greeting {
     pub replicas: usize,
     /// Its process id, on its host.
     pub pid: u32,
+    /// The digest of the place where process ids are its own: processes of the same place see each
+    /// other's states.
+    pub place: u64,
     /// The name of its host.
     pub host: String,
     /// The name of its wire, with the version.
@@ -52,8 +55,8 @@ impl Greeting {
         bytes.extend(self.digest.to_le_bytes());
         bytes.extend((self.task as u64).to_le_bytes());
         bytes.extend(BUILD.to_le_bytes());
-        for number in [self.tasks, self.replicas, self.pid as usize] {
-            bytes.extend((number as u64).to_le_bytes());
+        for number in [self.tasks as u64, self.replicas as u64, self.pid.into(), self.place] {
+            bytes.extend(number.to_le_bytes());
         }
         for text in [self.host.as_bytes(), self.wire.as_bytes(), &self.address] {
             let text = &text[..text.len().min(MOST)];
@@ -81,7 +84,10 @@ impl Greeting {
         if number(&mut from)? != BUILD {
             return Ok(Heard::OtherBuild(task));
         }
-        let [tasks, replicas, pid] = [number(&mut from)?, number(&mut from)?, number(&mut from)?];
+        let [tasks, replicas, pid, place] = {
+            let mut next = || number(&mut from);
+            [next()?, next()?, next()?, next()?]
+        };
         let mut texts = [const { Vec::new() }; 3];
         for text in &mut texts {
             let length = number(&mut from)?;
@@ -94,7 +100,7 @@ impl Greeting {
         let [host, wire, address] = texts;
         let [host, wire] = [host, wire].map(|text| String::from_utf8_lossy(&text).into_owned());
         let (tasks, replicas, pid) = (tasks as usize, replicas as usize, pid as u32);
-        Ok(Heard::Greeting(Greeting { digest, task, tasks, replicas, pid, host, wire, address }))
+        Ok(Heard::Greeting(Greeting { digest, task, tasks, replicas, pid, place, host, wire, address }))
     }
 }
 
@@ -110,7 +116,7 @@ mod tests {
 
     fn greeting() -> Greeting {
         let (host, wire, address) = ("one".to_owned(), "UCX 1.13.1".to_owned(), vec![7; 110]);
-        Greeting { digest: 0xabc, task: 1, tasks: 3, replicas: 2, pid: 77, host, wire, address }
+        Greeting { digest: 0xabc, task: 1, tasks: 3, replicas: 2, pid: 77, place: 5, host, wire, address }
     }
 
     #[test]
@@ -133,7 +139,7 @@ mod tests {
     fn no_length_of_a_stranger_decides_an_allocation() {
         let mut bytes = Vec::new();
         greeting().write(&mut bytes).expect("memory takes all");
-        bytes.truncate(72);
+        bytes.truncate(80);
         bytes.extend(u64::MAX.to_le_bytes());
         assert!(matches!(Greeting::read(&bytes[..], 0xabc), Ok(Heard::Nonsense)));
     }

@@ -9,8 +9,8 @@
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
 //! table of all addresses there. See [`look_up`].
 //!
-//! **Network.** Data travel over the wire. A link carries nothing but the end of its processes: the
-//! *farewell* of one that leaves, with the number of messages that it has sent to the other, and
+//! **Network.** Data travel over the wire. A link carries questions for the states of processes, and
+//! the end of its own: the *farewell* of one that leaves, with the number of messages that it has sent to the other, and
 //! the answer that all of these have arrived. A link that closes without a farewell means that the
 //! process has ended, or that its host does not answer, as the system's keepalive finds out.
 //!
@@ -22,11 +22,13 @@ mod greeting;
 mod keep_alive;
 mod meeting;
 mod network;
+mod states;
 mod table;
 
 pub use greeting::Greeting;
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
 pub use network::{HEAD, Head, Network, News};
+pub use states::place;
 pub use table::{Claim, MOST, listen_anywhere, listen_at, look_up, serve};
 
 #[cfg(test)]

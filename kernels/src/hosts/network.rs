@@ -1,7 +1,8 @@
 //! The network between processes that have met.
 
-use super::meeting::Met;
+use super::{meeting::Met, states::States};
 use crate::{
+    os::process_state::ProcessState,
     sync::fork::Origin,
     wire::{self, Wire, WireError},
 };
@@ -50,6 +51,11 @@ const FAREWELL: u8 = b'B';
 const ANSWER: u8 = b'S';
 const CUT: u8 = b'C';
 
+/// The first byte of a question for the state of a process of the other one's host, whose number
+/// follows, and of the answer.
+const ASK: u8 = b'Q';
+const STATE: u8 = b'A';
+
 /// The size of each in bytes.
 const WORD: usize = 9;
 
@@ -91,6 +97,7 @@ struct Shared {
     orders: Mutex<Orders>,
     /// Readable when there are orders.
     wake: OwnedFd,
+    states: States,
 }
 
 /// The orders for the thread.
@@ -119,7 +126,8 @@ impl Network {
         }
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { wire, own, links, sent, orders: Mutex::default(), wake });
+        let states = States::new(own, &greetings);
+        let shared = Arc::new(Shared { wire, own, links, sent, orders: Mutex::default(), wake, states });
         let mut carrying = Carrying::new(shared.clone(), deliver);
         let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(move || carrying.run())?;
         Ok(Network { shared, thread: Some(thread), origin: Origin::here() })
@@ -133,6 +141,16 @@ impl Network {
         }
         if let Err(error) = self.shared.send(process, head, body) {
             self.shared.order(|orders| orders.failed.push((process, error.to_string())));
+        }
+    }
+
+    /// Returns the state of another process. Asks one of its host if it is on another host, and
+    /// waits for the answer for at most 300 ms; `None` if there is none. Not for the thread that
+    /// delivers.
+    pub fn state(&self, process: usize) -> Option<ProcessState> {
+        match self.origin.forked() {
+            true => None,
+            false => self.shared.states.of(process, |asked| self.shared.write(asked, ASK, process as u64)),
         }
     }
 }
@@ -160,6 +178,16 @@ impl Shared {
 
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a word on a link. A link that takes no few bytes is broken, which shows when it is
+    /// read.
+    fn write(&self, process: usize, kind: u8, number: u64) {
+        if let Some(mut link) = self.links[process].as_ref() {
+            let mut word = [kind; WORD];
+            word[1..].copy_from_slice(&number.to_le_bytes());
+            let _ = link.write(&word);
+        }
     }
 
     /// Closes the link with a process. Both threads take the other process for gone.
@@ -281,7 +309,7 @@ impl<F: FnMut(News)> Carrying<F> {
             leaving.said = Some(now);
             for process in 0..self.peers.len() {
                 let sent = *self.shared.sent(process);
-                self.write(process, FAREWELL, sent);
+                self.shared.write(process, FAREWELL, sent);
             }
             return Some(LAST_WORDS);
         };
@@ -335,7 +363,7 @@ impl<F: FnMut(News)> Carrying<F> {
                 return Some(FAULT - waited);
             }
             (peer.closed, peer.changed) = (Some((format!("the wire has failed: {why}"), false)), Some(now));
-            self.write(process, CUT, 0);
+            self.shared.write(process, CUT, 0);
             self.shared.close(process);
         }
         let peer = &mut self.peers[process];
@@ -354,22 +382,12 @@ impl<F: FnMut(News)> Carrying<F> {
             _ => ("it has left".to_owned(), true),
         };
         if peer.farewell.is_some() {
-            self.write(process, ANSWER, 0);
+            self.shared.write(process, ANSWER, 0);
         }
         // The endpoint stays until the wire is dropped: UCX 1.13 ends the process if one is closed
         // while its connection is made.
         (self.deliver)(News::Gone { process, why, has_ended });
         None
-    }
-
-    /// Writes a word on a link. A link that takes no few bytes is broken, which shows when it is
-    /// read.
-    fn write(&self, process: usize, kind: u8, number: u64) {
-        if let Some(mut link) = self.shared.links[process].as_ref() {
-            let mut word = [kind; WORD];
-            word[1..].copy_from_slice(&number.to_le_bytes());
-            let _ = link.write(&word);
-        }
     }
 
     /// Sleeps until something happens, at most this time.
@@ -442,6 +460,11 @@ impl<F: FnMut(News)> Carrying<F> {
                     (peer.farewell, peer.changed) = (Some(u64::from_le_bytes(number)), Some(Instant::now()));
                 }
                 ANSWER => peer.has_answered = true,
+                ASK => {
+                    let answer = self.shared.states.answer(u64::from_le_bytes(number));
+                    answer.into_iter().for_each(|answer| self.shared.write(process, STATE, answer));
+                }
+                STATE => self.shared.states.note(process, u64::from_le_bytes(number)),
                 CUT => {
                     let closed = ("its wire does not reach this process".to_owned(), false);
                     (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
@@ -449,7 +472,7 @@ impl<F: FnMut(News)> Carrying<F> {
                 _ => {
                     let closed = ("its link carries nonsense".to_owned(), false);
                     (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
-                    self.write(process, CUT, 0);
+                    self.shared.write(process, CUT, 0);
                     self.shared.close(process);
                 }
             }

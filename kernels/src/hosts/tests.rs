@@ -25,6 +25,7 @@ fn hosts(addresses: &[String]) -> Vec<Host> {
             tasks: addresses.len(),
             replicas: task + 1,
             pid: 100 + task as u32,
+            place: task as u64 / 2,
             host: format!("host{task}"),
             wire: "UCX 1.13".to_owned(),
             address: vec![task as u8; 100],

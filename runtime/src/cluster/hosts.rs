@@ -14,7 +14,10 @@ use crate::{
 };
 use consonance_kernels::{
     bootstrap::Waiting,
-    hosts::{Claim, Greeting, Host, MOST, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at, serve},
+    hosts::{
+        Claim, Greeting, Host, MOST, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at, place as place_of_ids,
+        serve,
+    },
     wire::Wire,
 };
 use std::{env, process, sync::Arc, time::Instant};
@@ -44,6 +47,7 @@ impl ProcessGroupBuilder {
             tasks: place.tasks.len(),
             replicas: self.replicas,
             pid: process::id(),
+            place: place_of_ids(),
             host: host_name().unwrap_or_else(|| "a host without a name".to_owned()),
             wire: format!("UCX {major}.{minor}"),
             address: wire.address().to_vec(),

@@ -7,6 +7,7 @@ use super::{
 use crate::{Error, Result};
 use consonance_kernels::{
     hosts::{HEAD, Head, Met, Network, News},
+    os::process_state::ProcessState,
     wire::Wire,
 };
 use consonance_spec::World;
@@ -125,6 +126,21 @@ impl Carrier for Hosts {
         Some(match &ends[process] {
             Some((why, _)) => format!("{name}: {why}"),
             None => name.clone(),
+        })
+    }
+
+    fn describe_silent(&self, rank: usize) -> Option<String> {
+        let (process, described) = (self.process_of(rank), self.describe(rank)?);
+        // It is known to be gone.
+        if self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].is_some() {
+            return Some(described);
+        }
+        Some(match self.network.state(process) {
+            Some(ProcessState::Running) => described,
+            Some(ProcessState::Stopped) => format!("{described}, is stopped"),
+            Some(ProcessState::Gone) => format!("{described}, has ended"),
+            // It is alone on its host, or that is silent.
+            None => format!("{described}, is silent"),
         })
     }
 

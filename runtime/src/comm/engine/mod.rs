@@ -250,6 +250,13 @@ pub trait Engine: Send {
     /// engine of processes tells the launcher. By default this does nothing.
     fn blame(&self, _rank: usize) {}
 
+    /// Describes the process of a rank whose message is late, in errors: its task, host and process
+    /// id, and its state. May ask another process for less than a second. By default there is no
+    /// description.
+    fn describe_silent(&self, _rank: usize) -> Option<String> {
+        None
+    }
+
     /// Marks this rank idle or active. An idle rank makes no call before `company`, ranks of the
     /// same process, have ended theirs. A rank of `company` that waits for it fails with
     /// [`Error::Left`]. By default this does nothing, and such a rank waits until its deadline.

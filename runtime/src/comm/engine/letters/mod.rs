@@ -95,6 +95,12 @@ pub trait Carrier: Send + Sync {
     fn describe(&self, _rank: usize) -> Option<String> {
         None
     }
+
+    /// Describes the process of a rank that is silent, with its state. May wait for an answer of
+    /// another process, less than a second. Not called on a thread that puts letters into inboxes.
+    fn describe_silent(&self, rank: usize) -> Option<String> {
+        self.describe(rank)
+    }
 }
 
 impl Inbox {
@@ -236,7 +242,11 @@ impl Messages {
             News::Message(bytes) => Ok(bytes),
             News::Ended(end) => {
                 group.inbox.tell(group.generation());
-                Err(group.ended(call, end))
+                let mut error = group.ended(call, end);
+                if let (Error::Aborted { calls, .. }, Reason::Deadline) = (&mut error, end.reason) {
+                    calls.extend(group.carrier.describe_silent(end.member).map(|process| (end.rank, process)));
+                }
+                Err(error)
             }
             News::Left => {
                 group.end(group.left(from));
@@ -244,7 +254,10 @@ impl Messages {
             }
             News::Late => {
                 group.end(End { reason: Reason::Deadline, ..group.left(from) });
-                let missing = vec![(from, group.said("it sent no message of this call", group.members[from]))];
+                let silent = "it sent no message of this call";
+                let process = self.describe_silent(from);
+                let said = process.map_or(silent.to_owned(), |process| format!("{silent}; {process}"));
+                let missing = vec![(from, said)];
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
         }
@@ -350,6 +363,10 @@ impl Engine for Messages {
         (self.group, self.splits) =
             (Arc::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() }), splits);
         Ok(())
+    }
+
+    fn describe_silent(&self, rank: usize) -> Option<String> {
+        self.group.carrier.describe_silent(self.group.members[rank])
     }
 
     fn blame(&self, rank: usize) {

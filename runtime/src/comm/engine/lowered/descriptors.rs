@@ -225,7 +225,12 @@ impl<'l> Exchange<'l> {
     fn give_up(&self, late: Vec<usize>) -> Failure {
         let waited = self.lowered.timeout;
         late.first().into_iter().for_each(|&rank| _ = self.lowered.abort_handle().give_up(rank, waited));
-        let missing = late.into_iter().map(|rank| (rank, "it sent no message of this call".to_owned())).collect();
+        let silent = "it sent no message of this call";
+        let said = |rank: usize| match self.lowered.messages.describe_silent(rank) {
+            Some(process) => format!("{silent}; {process}"),
+            None => silent.to_owned(),
+        };
+        let missing = late.into_iter().map(|rank| (rank, said(rank))).collect();
         Failure::Error(Error::Timeout { call: self.name.to_string(), waited, missing })
     }
 }

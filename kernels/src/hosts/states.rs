@@ -1,0 +1,90 @@
+//! The states of the processes of a group on several hosts. A process asks another one of the same
+//! host, since the system tells only of its own processes.
+
+use super::greeting::Greeting;
+use crate::{
+    digest::digest,
+    os::process_state::{ProcessState, process_state},
+};
+use std::{
+    fs,
+    sync::{Condvar, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// The limit on the time for an answer. A process that runs answers at once.
+const ANSWER: Duration = Duration::from_millis(300);
+
+/// Returns the digest of the place where the ids of this process and its peers are.
+pub fn place() -> u64 {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let ids = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    digest(&format!("{boot}{}", ids.display()))
+}
+
+/// The processes of a group, and the answers about their states.
+pub(super) struct States {
+    own: usize,
+    /// The place and the process id of each process.
+    processes: Vec<(u64, u32)>,
+    answers: Mutex<Vec<Option<ProcessState>>>,
+    answered: Condvar,
+}
+
+impl States {
+    pub(super) fn new(own: usize, greetings: &[Greeting]) -> States {
+        let processes: Vec<_> = greetings.iter().map(|greeting| (greeting.place, greeting.pid)).collect();
+        States { own, answers: Mutex::new(vec![None; processes.len()]), processes, answered: Condvar::new() }
+    }
+
+    /// Returns the state of a process, if it is one of this place.
+    fn seen(&self, process: usize) -> Option<ProcessState> {
+        let &(place, pid) = self.processes.get(process)?;
+        (place == self.processes[self.own].0).then(|| process_state(pid))
+    }
+
+    /// Returns the state of a process. `ask` sends the question to another process. `None` if no
+    /// process of the same place answers.
+    pub(super) fn of(&self, process: usize, ask: impl Fn(usize)) -> Option<ProcessState> {
+        if let Some(state) = self.seen(process) {
+            return Some(state);
+        }
+        let of_its_place = |&other: &usize| other != process && self.processes[other].0 == self.processes[process].0;
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers[process] = None;
+        let asked: Vec<usize> = (0..self.processes.len()).filter(of_its_place).collect();
+        asked.iter().copied().for_each(&ask);
+        if asked.is_empty() {
+            return None;
+        }
+        let waited = self.answered.wait_timeout_while(answers, ANSWER, |answers| answers[process].is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0[process]
+    }
+
+    /// Returns the answer to a question, as a number. None about processes of other places.
+    pub(super) fn answer(&self, process: u64) -> Option<u64> {
+        let process = usize::try_from(process).ok()?;
+        let state = match self.seen(process)? {
+            ProcessState::Running => 0,
+            ProcessState::Stopped => 1,
+            ProcessState::Gone => 2,
+        };
+        Some((process as u64) << 8 | state)
+    }
+
+    /// Notes an answer of process `by`.
+    pub(super) fn note(&self, by: usize, answer: u64) {
+        let (process, state) = ((answer >> 8) as usize, answer as u8);
+        let state = match state {
+            0 => ProcessState::Running,
+            1 => ProcessState::Stopped,
+            2 => ProcessState::Gone,
+            _ => return,
+        };
+        // Numbers of another process are checked before they are used.
+        if self.processes.get(process).is_some_and(|of| of.0 == self.processes[by].0) {
+            self.answers.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some(state);
+            self.answered.notify_all();
+        }
+    }
+}
