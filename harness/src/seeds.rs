@@ -15,7 +15,7 @@ pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
         "cuda" => drawn(120),
         "living" => drawn(60),
         "segment" | "control" | "trace" | "wire" => drawn(40),
-        "formation" => drawn(300),
+        "formation" | "hosts" => drawn(300),
         "tf_config" => of_bytes(&|source| tf_config(source).into_bytes()),
         "slurm" => of_bytes(&|source| slurm(source).into_bytes()),
         "files" => files().into_iter().map(|file| [&[11], &file[..]].concat()).collect(),

@@ -5,7 +5,7 @@ use consonance_harness::{
     compare::{self, Verdict, check},
     corruption,
     cuda::fuzzed,
-    external_input,
+    external_input, network_input,
     seeds::seeds,
     subjects::{GROUPS, STRATEGIES},
 };
@@ -30,6 +30,7 @@ const TARGETS: &[Target] = &[
     ("cuda", fuzzed),
     ("files", compare::file),
     ("formation", external_input::formation),
+    ("hosts", network_input::hosts),
     ("living", corruption::living),
     ("messages", |bytes| check(bytes, &GROUPS, compare::messages)),
     ("nests", |bytes| check(bytes, STRATEGIES, compare::nest)),

@@ -11,9 +11,6 @@ const MAGIC: [u8; 16] = *b"consonance hosts";
 pub(super) const BUILD: u64 =
     digest(concat!(env!("CARGO_PKG_VERSION"), " 1 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
 
-/// The limit on each text of a greeting, in bytes.
-const MOST: usize = 4096;
-
 /// The first words of a process on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
@@ -39,8 +36,8 @@ pub struct Greeting {
 }
 
 /// The first words on a link, as this process understands them.
-#[derive(Debug)]
-pub(super) enum Heard {
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
     /// A greeting.
     Greeting(Greeting),
     /// A process of the same job with another build.
@@ -50,7 +47,14 @@ pub(super) enum Heard {
 }
 
 impl Greeting {
-    pub(super) fn write(&self, mut to: impl Write) -> io::Result<()> {
+    /// The limit on each text and on the address, in bytes. The rest is not written.
+    pub const MOST: usize = 4096;
+
+    /// Writes the greeting.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.digest.to_le_bytes());
         bytes.extend((self.task as u64).to_le_bytes());
@@ -59,7 +63,7 @@ impl Greeting {
             bytes.extend(number.to_le_bytes());
         }
         for text in [self.host.as_bytes(), self.wire.as_bytes(), &self.address] {
-            let text = &text[..text.len().min(MOST)];
+            let text = &text[..text.len().min(Greeting::MOST)];
             bytes.extend((text.len() as u64).to_le_bytes());
             bytes.extend(text);
         }
@@ -70,7 +74,7 @@ impl Greeting {
     ///
     /// # Errors
     /// The system's, also if the bytes end before the greeting does.
-    pub(super) fn read(mut from: impl Read, digest: u128) -> io::Result<Heard> {
+    pub fn read(mut from: impl Read, digest: u128) -> io::Result<Heard> {
         let (mut magic, mut job) = ([0; 16], [0; 16]);
         from.read_exact(&mut magic)?;
         if magic != MAGIC {
@@ -91,7 +95,7 @@ impl Greeting {
         let mut texts = [const { Vec::new() }; 3];
         for text in &mut texts {
             let length = number(&mut from)?;
-            if length > MOST as u64 {
+            if length > Greeting::MOST as u64 {
                 return Ok(Heard::Nonsense);
             }
             text.resize(length as usize, 0);

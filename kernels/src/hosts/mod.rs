@@ -25,7 +25,7 @@ mod network;
 mod states;
 mod table;
 
-pub use greeting::Greeting;
+pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
 pub use network::{HEAD, Head, Network, News};
 pub use states::place;

@@ -1,0 +1,9 @@
+//! Bytes of other hosts: greetings in pieces, and letters in any order. Each is refused, or written
+//! as bytes that mean the same.
+
+#![no_main]
+
+use consonance_harness::network_input;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| network_input::hosts(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));
