@@ -81,6 +81,7 @@ fn this_machine_can_run_the_tests() {
         "memory",
         "limits and settings",
         "trial",
+        "for groups of several hosts (information only)",
         "for engines that are not built yet (information only)",
         concat!("This machine can run Consonance ", env!("CARGO_PKG_VERSION"), "."),
     ];
@@ -103,7 +104,7 @@ fn programs_read_json() {
     assert!(named(&rows, "peers' memory")["facts"]["readable"].is_boolean());
     let engines: Vec<&Value> = rows.iter().filter(|row| row["section"] == "engines").collect();
     let names: Vec<&str> = engines.iter().filter_map(|row| row["name"].as_str()).collect();
-    assert_eq!(names, ["library folders", "CUDA driver", "NCCL", "Open MPI", "MPICH", "Intel MPI", "UCX"]);
+    assert_eq!(names, ["library folders", "CUDA driver", "NCCL", "Open MPI", "MPICH", "Intel MPI"]);
     for row in &engines {
         assert!(row["facts"]["looked_in"].as_array().is_some_and(|places| !places.is_empty()), "{row}");
     }
@@ -111,6 +112,39 @@ fn programs_read_json() {
         assert_eq!(row["facts"]["engine_built"], false, "{row}");
         let found = row["facts"]["path"].is_string();
         assert_eq!(row["state"], if found { "found" } else { "absent" }, "{row}");
+    }
+}
+
+#[test]
+fn ucx_is_found_where_programs_find_it() {
+    let row = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(CONSONANCE);
+        let output = command.args(["doctor", "--json"]).envs(variables.iter().copied()).output().expect("the command");
+        named(&rows(&text(&output.stdout)), "UCX").clone()
+    };
+    let absent = row(&[("CONSONANCE_UCX", "/no/such/libucp.so.0")]);
+    assert_eq!((&absent["state"], &absent["section"]), (&"absent".into(), &"hosts".into()), "{absent}");
+    let place = "/no/such/libucp.so.0 (from CONSONANCE_UCX)";
+    assert_eq!(absent["finding"], format!("{place}: there is no such file"));
+    assert_eq!(absent["facts"]["looked_in"], serde_json::json!([place]), "{absent}");
+    assert!(absent["advice"].as_str().is_some_and(|advice| advice.contains("apt install libucx0")), "{absent}");
+
+    let found = row(&[("VIRTUAL_ENV", "/v"), ("CONDA_PREFIX", "/c")]);
+    let facts = &found["facts"];
+    assert_eq!(facts["looked_in"].as_array().map(Vec::len), Some(4), "{found}");
+    match consonance::raw::Wire::open(None) {
+        Ok(wire) => {
+            let version = wire.version().map(|number| number.to_string()).join(".");
+            assert_eq!((&found["state"], &facts["version"]), (&"found".into(), &version.into()), "{found}");
+            assert!(facts["path"].as_str().is_some_and(|path| path.starts_with('/')), "{found}");
+            let transports = facts["transports"].as_array().expect("a list");
+            assert!(transports.iter().all(|name| name.as_str().is_some_and(|name| name.contains('/'))), "{found}");
+            assert!(!transports.is_empty(), "{found}");
+        }
+        Err(_) => {
+            println!("skipped: UCX that is found; there is none");
+            assert_eq!((&found["state"], facts["looked"].as_array().map(Vec::len)), (&"absent".into(), Some(4)));
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! `consonance doctor`.
 
 use super::terminal;
-use crate::doctor::{Report, serve};
+use crate::doctor::{Report, loaded, serve};
 
 /// Say whether this machine can run Consonance, and what to do where it cannot.
 ///
 /// Looks at the processor, memory, limits and settings. Makes calls with threads and with
-/// processes, and checks every bit. Looks for CUDA, NCCL, MPI and UCX, whose engines this version
-/// does not have: these rows are information only. It takes less than a second, or some seconds
-/// where there is a GPU whose driver must start.
+/// processes, and checks every bit. Loads UCX, which groups of several hosts need, and looks for
+/// CUDA, NCCL and MPI, whose engines this version does not have: these rows are information only.
+/// It takes less than a second, or some seconds where there is a GPU whose driver must start.
 ///
 /// The status is 0 if everything works that Consonance needs, and 1 otherwise. Each row that FAILS
 /// says what to do.
@@ -27,6 +27,10 @@ pub(crate) struct Trial {
     process: bool,
 }
 
+/// The hidden subcommand that loads UCX.
+#[derive(clap::Args)]
+pub(crate) struct Ucx {}
+
 impl Doctor {
     /// Writes the report to standard output, and returns the exit status of the command.
     pub(crate) fn run(&self) -> i32 {
@@ -37,6 +41,14 @@ impl Doctor {
             print!("{}", terminal::fit(&report.to_string()));
         }
         i32::from(!report.is_usable())
+    }
+}
+
+impl Ucx {
+    /// Writes what there is as a JSON object, and returns the exit status of the command.
+    pub(crate) fn run(&self) -> i32 {
+        println!("{}", loaded());
+        0
     }
 }
 

@@ -65,6 +65,8 @@ enum Command {
     #[command(hide = true)]
     DoctorGpu(gpu_check::DoctorGpu),
     #[command(hide = true)]
+    DoctorUcx(doctor::Ucx),
+    #[command(hide = true)]
     DoctorTrial(doctor::Trial),
     #[command(hide = true)]
     Counted(Counted),
@@ -199,6 +201,7 @@ fn carry_out(command: Command) -> i32 {
         Command::Doctor(doctor) => doctor.run(),
         Command::DoctorTrial(trial) => trial.run(),
         Command::DoctorGpu(gpu) => gpu.run(),
+        Command::DoctorUcx(ucx) => ucx.run(),
         Command::GpuCheck(check) => check.run(),
         Command::Explain(explain) => status_of("consonance", explain.run()),
         #[cfg(target_os = "linux")]

@@ -40,10 +40,8 @@ const NCCL: Library = Library {
     install: "install libnccl2 from NVIDIA's packages, or set LD_LIBRARY_PATH to the folder that has it",
 };
 
-const UCX: Library = Library { name: "UCX", file: "libucp.so.0", install: "install libucx0 (Debian), ucx (others)" };
-
 /// The places where the loader looks, in its order.
-struct Loader {
+pub(super) struct Loader {
     /// The folders of `LD_LIBRARY_PATH`.
     path: Vec<PathBuf>,
     /// The output of `ldconfig -p`, or why there is none.
@@ -52,12 +50,10 @@ struct Loader {
     folders: Vec<PathBuf>,
 }
 
-pub(super) fn rows() -> Vec<Row> {
-    let loader = Loader::of_this_process();
+pub(super) fn rows(loader: &Loader) -> Vec<Row> {
     let mpis = Search::new(&[], ANSWER);
-    let mut rows = vec![loader.row(), cuda(&loader), library(&NCCL, &loader)];
+    let mut rows = vec![loader.row(), cuda(loader), library(&NCCL, loader)];
     rows.extend([Mpi::Open, Mpi::Mpich, Mpi::Intel].map(|kind| mpi(kind, &mpis)));
-    rows.push(library(&UCX, &loader));
     rows
 }
 
@@ -164,7 +160,7 @@ fn version_of(path: &Path, file: &str) -> Option<String> {
 }
 
 impl Loader {
-    fn of_this_process() -> Loader {
+    pub(super) fn of_this_process() -> Loader {
         let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let path = env::split_paths(&path).filter(|folder| !folder.as_os_str().is_empty()).collect();
         let of_arch = format!("{ARCH}-linux-gnu");
@@ -199,7 +195,7 @@ impl Loader {
     }
 
     /// Returns the file of this name that the loader would take.
-    fn find(&self, file: &str) -> Option<PathBuf> {
+    pub(super) fn find(&self, file: &str) -> Option<PathBuf> {
         let of_folder = |folder: &PathBuf| Some(folder.join(file)).filter(|path| path.exists());
         (self.path.iter().find_map(of_folder))
             .or_else(|| self.cache.as_deref().ok().and_then(|cache| cached(cache, file)))

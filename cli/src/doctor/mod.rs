@@ -1,9 +1,9 @@
 //! `consonance doctor`: whether this machine can run Consonance, and what to do if it cannot.
 //!
 //! A report has one row for each thing it looks at (`row.rs`). `machine.rs`, `memory.rs` and
-//! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `engines.rs` looks for
-//! the libraries and launchers of engines that this version does not have yet. `groups.rs` reads
-//! the control groups of this process.
+//! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `hosts.rs` loads UCX.
+//! `engines.rs` looks for the libraries and launchers of engines that this version does not have
+//! yet. `groups.rs` reads the control groups of this process.
 //!
 //! Only a need of Consonance can fail: `/proc`, shared memory, and the calls of the trial. Every
 //! other row informs.
@@ -14,8 +14,10 @@ pub(crate) mod machine;
 mod memory;
 mod limits;
 mod trial;
+mod hosts;
 mod engines;
 
+pub use hosts::loaded;
 pub use row::{Row, Section, Verdict};
 pub use trial::serve;
 
@@ -39,7 +41,9 @@ impl Report {
         rows.extend(memory::rows(&groups));
         rows.extend(limits::rows());
         rows.extend(trial::rows());
-        rows.extend(engines::rows());
+        let loader = engines::Loader::of_this_process();
+        rows.push(hosts::row(&loader));
+        rows.extend(engines::rows(&loader));
         Report { rows }
     }
 

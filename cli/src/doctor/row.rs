@@ -39,6 +39,8 @@ pub enum Section {
     Limits,
     /// Calls with known results.
     Trial,
+    /// The library that groups of several hosts need.
+    Hosts,
     /// Libraries and launchers for engines that this version does not have.
     Engines,
 }
@@ -66,6 +68,7 @@ impl Section {
             Section::Memory => "memory",
             Section::Limits => "limits and settings",
             Section::Trial => "trial",
+            Section::Hosts => "for groups of several hosts (information only)",
             Section::Engines => "for engines that are not built yet (information only)",
         }
     }
@@ -77,6 +80,7 @@ impl Section {
             Section::Memory => "memory",
             Section::Limits => "limits",
             Section::Trial => "trial",
+            Section::Hosts => "hosts",
             Section::Engines => "engines",
         }
     }

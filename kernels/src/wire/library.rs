@@ -39,7 +39,7 @@ impl Library {
     pub(super) fn load() -> Result<Library, Absent> {
         let mut looked = Vec::new();
         let before = is_loaded(SHARED);
-        for place in places(&|name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)) {
+        for place in places(&of_environment) {
             let name = place.path.display().to_string();
             match Library::from(&place.path, &name) {
                 Ok(library) => return Ok(library),
@@ -87,6 +87,16 @@ impl Library {
         std::mem::forget(loaded);
         Ok(Library { functions, name: name.to_owned(), version: [major, minor, release] })
     }
+}
+
+/// Returns the places where UCX is looked for, in words, in the order in which they are tried.
+pub fn places_of_ucx() -> Vec<String> {
+    let words = |place: Place| place.words(&place.path.display().to_string());
+    places(&of_environment).into_iter().map(words).collect()
+}
+
+fn of_environment(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Whether the process has a library of this name.

@@ -49,11 +49,13 @@ mod signals;
 mod library;
 mod address;
 mod inbox;
+mod transports;
 mod worker;
 #[cfg(test)]
 mod tests;
 
 pub use absent::Absent;
+pub use library::places_of_ucx;
 pub use result::WireError;
 pub use worker::Wire;
 

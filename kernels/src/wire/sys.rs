@@ -226,6 +226,7 @@ declare! {
         major: c_uint, minor: c_uint, params: *const Params, config: *const c_void, context: *mut *mut c_void
     ) -> ucs_status_t;
     cleanup = ucp_cleanup(context: *mut c_void);
+    print_context = ucp_context_print_info(context: *mut c_void, stream: *mut libc::FILE);
     worker_create = ucp_worker_create(
         context: *mut c_void, params: *const WorkerParams, worker: *mut *mut c_void
     ) -> ucs_status_t;

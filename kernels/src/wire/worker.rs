@@ -11,6 +11,7 @@ use super::{
         OPERATION_MEMORY_TYPE, OPERATION_USER_DATA, PARAM_FEATURES, Params, RequestParams, THREAD_MODE_SERIALIZED,
         VERSION, WORKER_THREAD_MODE, WorkerParams,
     },
+    transports,
 };
 use crate::sync::fork::Origin;
 use std::{
@@ -134,6 +135,16 @@ impl Wire {
     /// Returns the path or name by which UCX was loaded.
     pub fn library(&self) -> &str {
         &self.library.name
+    }
+
+    /// Returns the transports that UCX may use, each with its device, such as `tcp/eth0`.
+    ///
+    /// # Errors
+    /// If this is a forked child, or the system has no memory.
+    pub fn transports(&self) -> Result<Vec<String>, WireError> {
+        let state = self.lock()?;
+        // SAFETY: the context lives as long as the state, and this thread has the lock.
+        Ok(unsafe { transports::of(&state.functions, state.context) })
     }
 
     /// Returns the address of this wire, for the other processes.
