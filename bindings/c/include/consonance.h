@@ -1,4 +1,4 @@
-/* Consonance: collectives and messages for the processes and threads of one host.
+/* Consonance: collectives and messages for processes, of one host or of several, and threads.
  *
  * The same bits everywhere: a reduction combines the ranks' data in one order, whatever the number
  * of processes or threads, the size and the instruction set. No wait is unbounded: each call ends
@@ -126,9 +126,14 @@ int cons_last_error(cons_comm comm, cons_error *error);
 /* Makes an id that no other group has. One rank calls this. */
 int cons_unique_id(cons_id *id);
 
+/* Makes an id for processes of several hosts. This process listens for them until the group is
+ * formed, a day at most. The id is good for one group, which sends over UCX: libucp.so.0, which is
+ * loaded by cons_comm_init. On one host cons_unique_id makes the faster groups. */
+int cons_unique_id_across_hosts(cons_id *id);
+
 /* Joins the group of the `size` ranks that pass the same id, each with its own rank from 0. They
- * are processes of one user on one host, or threads. A process may be in many groups. config may
- * be null. */
+ * are processes of one user on one host, or threads; of several hosts if the id is across hosts. A
+ * process may be in many groups. config may be null. */
 int cons_comm_init(cons_comm *comm, const cons_id *id, int size, int rank, const cons_config *config);
 
 /* Splits the group: ranks with the same color form one, ordered by key and then by rank. A negative

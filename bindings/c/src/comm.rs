@@ -152,6 +152,12 @@ functions! {
         unsafe { write("id", id, ConsId(*UniqueId::new()?.as_bytes())) }
     }
 
+    /// Makes an id for a group of several hosts.
+    fn cons_unique_id_across_hosts(id: *mut ConsId) of 0; {
+        // SAFETY: the pointer is null or valid.
+        unsafe { write("id", id, ConsId(*UniqueId::across_hosts()?.as_bytes())) }
+    }
+
     /// Joins the group with this id.
     fn cons_comm_init(
         comm: *mut Comm, id: *const ConsId, size: c_int, rank: c_int, config: *const ConsConfig,

@@ -116,6 +116,13 @@ static void arguments(cons_comm comm, int rank, int size) {
     CHECK(cons_comm_init(&other, &id, 1 << 30, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(&other, NULL, 2, 0, NULL) == CONS_ERR_ARGUMENT);
     CHECK(cons_comm_init(NULL, &id, 2, 0, NULL) == CONS_ERR_ARGUMENT);
+    CHECK(cons_unique_id_across_hosts(NULL) == CONS_ERR_ARGUMENT);
+    cons_id across;
+    OK(cons_unique_id_across_hosts(&across));
+    /* A rank that is alone needs no network. */
+    OK(cons_comm_init(&other, &across, 1, 0, NULL));
+    OK(cons_comm_free(other));
+    other = 0;
     config = sized_config(0, 50);
     CHECK(cons_comm_init(&other, &id, 2, 0, &config) == CONS_ERR_MEETING && other == 0);
     cons_error error = last(0);

@@ -43,6 +43,9 @@ static inline cons_config sized_config(int64_t timeout_ms, int64_t join_timeout_
 /* The rank that is killed, at the latest when those before it have ended; -1 for none. */
 static int killed_rank = -1;
 
+/* Whether groups have an id across hosts, and send over UCX. */
+static int across_hosts = 0;
+
 typedef void (*body)(cons_comm comm, int rank, int size);
 
 struct meeting {
@@ -58,13 +61,20 @@ struct place {
 
 static void take_part(struct place place) {
     if (place.rank == 0) {
-        OK(cons_unique_id(&place.meeting->id));
+        OK(across_hosts ? cons_unique_id_across_hosts(&place.meeting->id) : cons_unique_id(&place.meeting->id));
         __atomic_store_n(&place.meeting->is_made, 1, __ATOMIC_RELEASE);
     }
     while (!__atomic_load_n(&place.meeting->is_made, __ATOMIC_ACQUIRE)) usleep(1000);
     cons_config config = sized_config(place.timeout_ms, 60000);
     cons_comm comm = 0;
-    OK(cons_comm_init(&comm, &place.meeting->id, place.size, place.rank, &config));
+    int code = cons_comm_init(&comm, &place.meeting->id, place.size, place.rank, &config);
+    cons_error error = sized_error();
+    cons_last_error(0, &error);
+    if (across_hosts && code == CONS_ERR_MEETING && strstr(error.text, "there is no UCX") != NULL) {
+        fprintf(stderr, "skipped a group across hosts: %s\n", error.text);
+        return;
+    }
+    OK(code);
     place.run(comm, place.rank, place.size);
     cons_comm_free(comm);
 }
