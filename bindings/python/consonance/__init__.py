@@ -1,9 +1,10 @@
 """Collectives on arrays: the same bits on every rank, and no call hangs.
 
-A group's ranks are processes of one host, or threads:
+A group's ranks are processes, of one host or of several, or threads:
 
 * ``Communicator.from_env()`` joins the processes that a launcher has started;
-* ``Communicator(id, rank, size)`` joins those that pass the same ``UniqueId``;
+* ``Communicator(id, rank, size)`` joins those that pass the same ``UniqueId``, one made by
+  ``UniqueId.across_hosts()`` if they are on several hosts;
 * ``threads(n)`` makes a group of threads, and ``run(n, function)`` runs a function in each.
 
 >>> import consonance as cs, numpy as np

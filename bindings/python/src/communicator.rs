@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// One rank of a group of processes, or of threads: MPI's collectives on arrays, with the same bits
 /// on every rank.
 ///
-/// Joins the `size` processes of this host that pass the same `id`, each with its own `rank`.
-/// `timeout` limits how long a call waits for the other ranks, in seconds or as a timedelta: 5
-/// minutes unless it is given, also to one call. `join_timeout` limits the wait for the group.
+/// Joins the `size` processes, of this host or of those of the `id`, that pass the same `id`, each
+/// with its `rank`. `timeout` limits how long a call waits for the other ranks, in seconds or as a
+/// timedelta: 5 minutes unless it is given, also to one call. `join_timeout` is that of the group.
 ///
 /// Every rank makes the same calls in the same order. Arrays are NumPy arrays, or any arrays with
 /// DLPack in host memory (PyTorch, JAX, TensorFlow), and are not copied unless their elements are

@@ -44,7 +44,21 @@ impl UniqueId {
         consonance::UniqueId::derived(text).map(UniqueId).map_err(|error| exception(py, &error))
     }
 
-    /// The place where the id was made: the same text in all processes that can be of one group.
+    /// Makes an id for processes of several hosts. This process listens for them until the group is
+    /// formed. An id is good for one group, which sends over UCX. On one host `UniqueId()` makes
+    /// the faster groups.
+    #[staticmethod]
+    fn across_hosts(py: Python<'_>) -> PyResult<UniqueId> {
+        consonance::UniqueId::across_hosts().map(UniqueId).map_err(|error| exception(py, &error))
+    }
+
+    /// The host where the id was made, and the network of it: the beginning of `place`.
+    #[getter]
+    fn host_id(&self) -> String {
+        self.0.host_id()
+    }
+
+    /// The place where the id was made: the same text in all processes that can share memory.
     #[getter]
     fn place(&self) -> String {
         self.0.place()

@@ -201,7 +201,11 @@ def test_ids():
     id = cs.UniqueId()
     assert pickle.loads(pickle.dumps(id)) == id and hash(cs.UniqueId(str(id))) == hash(id)
     assert cs.UniqueId.derived("a") == cs.UniqueId.derived("a") != cs.UniqueId.derived("b")
-    assert id.place == cs.UniqueId().place
+    assert id.place == cs.UniqueId().place and id.place.startswith(id.host_id) and id.place != id.host_id
+    across = cs.UniqueId.across_hosts()
+    assert across.place == id.place and across != cs.UniqueId.across_hosts()
+    with cs.Communicator(across, 0, 1) as alone:
+        assert alone.size == 1
     for wrong, kind in ((b"", ValueError), (bytes(128), ValueError), ("nonsense", ValueError), (3, TypeError)):
         with pytest.raises(kind):
             cs.UniqueId(wrong)

@@ -180,18 +180,18 @@ def test_an_error_of_the_meeting_is_an_error_of_the_backend():
     assert caught.value.missing == [0]
 
 
-def test_two_hosts_are_refused_by_name(monkeypatch):
+def test_ranks_of_other_builds_are_refused_by_name_and_those_of_other_hosts_meet(monkeypatch):
     monkeypatch.setattr(_join.socket, "gethostname", lambda: HOSTS[threading.current_thread()])
     HOSTS = {}
 
     def meet(hosts, places):
-        store, problems = dist.HashStore(), {}
+        store, problems, ids = dist.HashStore(), {}, {}
 
         def run(rank):
             HOSTS[threading.current_thread()] = hosts[rank]
             meeting = _join._Meeting(Placed(store, places[rank]), rank, 2, LIMIT)
             try:
-                meeting.lead() if rank == 0 else meeting.follow()
+                ids[rank] = meeting.lead() if rank == 0 else meeting.follow()
             except ValueError as error:
                 problems[rank] = str(error)
 
@@ -200,7 +200,7 @@ def test_two_hosts_are_refused_by_name(monkeypatch):
             thread.start()
         for thread in threads:
             thread.join(60)
-        return problems
+        return problems, ids
 
     class Placed:
         """A store, for a rank at another place."""
@@ -213,17 +213,22 @@ def test_two_hosts_are_refused_by_name(monkeypatch):
 
         def set(self, key, value):
             if key.startswith("answer"):
-                value = json.dumps({**json.loads(value), "place": self._place})
+                host_id = self._place[: len(consonance.UniqueId().host_id)]
+                value = json.dumps({**json.loads(value), "place": self._place, "host_id": host_id})
             self._store.set(key, value)
 
-    own = consonance.UniqueId().place
-    other = f"{own[:-1]}x"
-    for problems, text in [
-        (meet(["thishost", "otherhost"], [own, other]), "rank 1 runs on host otherhost, rank 0 on host thishost"),
-        # On the same host, what differs is the container, the user or the build.
-        (meet(["thishost"] * 2, [own, other]), "rank 1 runs in another container, of another user, or of another build"),
-    ]:
+    own = consonance.UniqueId()
+    for hosts in (["thishost", "otherhost"], ["thishost"] * 2):
+        problems, ids = meet(hosts, [own.place, f"{own.place[:-1]}x"])
+        text = f"rank 1 on host {hosts[1]} is of another user or of another build than rank 0 on host thishost"
         assert problems.keys() == {0, 1} and all(text in problem for problem in problems.values()), problems
+    # Another container of this machine is another host, too.
+    for hosts in (["thishost", "otherhost"], ["thishost"] * 2):
+        problems, ids = meet(hosts, [own.place, f"x{own.place[1:]}"])
+        assert not problems and ids[0] == ids[1], problems
+        assert any(bytes(ids[0])[64:]), "the addresses of rank 0"
+    problems, ids = meet(["thishost"] * 2, [own.place] * 2)
+    assert not problems and ids[0] == ids[1] and not any(bytes(ids[0])[64:])
 
 
 PROGRAM = """

@@ -40,6 +40,9 @@ const MAGIC: [u8; 8] = *b"cons-id1";
 /// The first byte of the place. Before it are the magic and 16 bytes that no other id has.
 const PLACE: usize = 24;
 
+/// The first byte of the user and the build, after the host and its network.
+const USER: usize = 48;
+
 /// The first byte of the port at which the maker listens, if it does. The addresses of its host
 /// follow: a byte with the version of IP, then the address. A zero ends them.
 const ADDRESSES: usize = 64;
@@ -180,7 +183,21 @@ impl UniqueId {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn place(&self) -> String {
-        self.0[PLACE..ADDRESSES].iter().map(|byte| format!("{byte:02x}")).collect()
+        in_digits(&self.0[PLACE..ADDRESSES])
+    }
+
+    /// Returns a text that says on which host, and in which network of it, the id was made: the
+    /// beginning of its [place](UniqueId::place). Processes of other hosts need an id [across
+    /// hosts](UniqueId::across_hosts).
+    ///
+    /// ```
+    /// # use consonance::UniqueId;
+    /// let id = UniqueId::new()?;
+    /// assert!(id.place().starts_with(&id.host_id()));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn host_id(&self) -> String {
+        in_digits(&self.0[PLACE..USER])
     }
 
     /// Returns the digest by which the processes of the group find each other.
@@ -210,6 +227,10 @@ impl UniqueId {
         }
         Ok(())
     }
+}
+
+fn in_digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The place where an id was made: processes in different places cannot share memory.

@@ -5,7 +5,8 @@ believes only an answer to what it has just made:
 
 1. Rank 0 makes the group's id, and sets ``id``.
 2. Each other rank makes a word, and sets ``answer RANK`` to its word and the id. If the id changes, it answers again.
-3. When all answers have its own id, rank 0 sets ``start`` to the id and all words. A rank whose word is there joins.
+3. When all answers have its own id, rank 0 sets ``start`` to the id, all words, and the id of the group: the same
+   one, or an id across hosts if a rank is on another host. A rank whose word is there joins.
 4. Until it has joined, rank 0 looks whether a rank was started again and has a new word, and sets ``start`` again.
 
 An answer to another id, or a start without the rank's word, is of another group.
@@ -52,8 +53,8 @@ def limit(timeout: timedelta | None) -> timedelta | None:
 def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communicator:
     """Joins the group of the ranks that share a store.
 
-    Raises ``ValueError`` on every rank if two ranks cannot share memory, and names them. Raises ``MeetingError`` with
-    the missing ranks after the timeout.
+    Ranks of one host share memory, those of several hosts have a network. Raises ``ValueError`` on every rank if two
+    ranks have other users or builds, and names them. Raises ``MeetingError`` with the missing ranks after the timeout.
     """
     meeting = _Meeting(store, rank, size, limit(timeout) or _WAIT)
     id = meeting.lead() if rank == 0 else meeting.follow()
@@ -70,6 +71,9 @@ class _Meeting:
     def __init__(self, store: dist.Store, rank: int, size: int, wait: timedelta) -> None:
         self._store, self._rank, self._size, self._wait = store, rank, size, wait
         self._begin, self._pause_s, self._says_s = time.monotonic(), _SOON_S, _SAYS_S
+        # The id of the group. Ranks that are started again get the same one, since rank 0 may have
+        # begun to join it.
+        self._group: UniqueId | None = None
         # The value of ``start`` from rank 0.
         self._start: dict[str, Any] | None = None
 
@@ -85,7 +89,7 @@ class _Meeting:
             missing = self._collect(own)
             if missing:
                 self._pause(lambda missing=missing: missing)
-        return _checked(own, self._start["problem"])
+        return _of_group(self._start)
 
     @contextlib.contextmanager
     def going_on(self, own: UniqueId) -> Iterator[None]:
@@ -110,12 +114,16 @@ class _Meeting:
         """Sets ``start`` if all ranks have answered, and it is not what it was. Returns the ranks that have not."""
         answers = self._answers(str(own))
         missing = self._missing(answers)
-        problem = next(filter(None, (_problem(own.place, rank, answers[rank]) for rank in sorted(answers))), None)
+        problem = next(filter(None, (_problem(own, rank, answers[rank]) for rank in sorted(answers))), None)
         words = {str(rank): answer["word"] for rank, answer in answers.items()}
-        start = {"id": str(own), "words": words, "problem": problem}
-        if not missing and start != self._start:
-            self._store.set("start", json.dumps(start))
-            self._start = start
+        if not missing:
+            if self._group is None and problem is None:
+                is_across = any(answer["host_id"] != own.host_id for answer in answers.values())
+                self._group = UniqueId.across_hosts() if is_across else own
+            start = {"id": str(own), "words": words, "problem": problem, "group": str(self._group or own)}
+            if start != self._start:
+                self._store.set("start", json.dumps(start))
+                self._start = start
         return missing
 
     def follow(self) -> UniqueId:
@@ -124,12 +132,14 @@ class _Meeting:
         while True:
             id = self._get("id")
             if id is not None and id != answered:
-                answer = {"id": id, "word": word, "place": UniqueId().place, "host": socket.gethostname()}
+                own = UniqueId()
+                answer = {"id": id, "word": word, "host_id": own.host_id, "place": own.place}
+                answer["host"] = socket.gethostname()
                 self._store.set(f"answer {self._rank}", json.dumps(answer))
                 answered = id
             start = json.loads(self._get("start") or "null")
             if start is not None and start["words"].get(str(self._rank)) == word:
-                return _checked(UniqueId(start["id"]), start["problem"])
+                return _of_group(start)
             # A rank without an answer to the id is missing; if all have answered, or there is no
             # id, it is rank 0.
             self._pause(lambda id=answered: (self._missing(self._answers(id)) if id else []) or [0])
@@ -158,15 +168,15 @@ class _Meeting:
         self._pause_s = min(2 * self._pause_s, _RARELY_S)
 
 
-def _checked(id: UniqueId, problem: str | None) -> UniqueId:
-    if problem:
-        raise ValueError(problem)
-    return id
+def _of_group(start: dict[str, Any]) -> UniqueId:
+    if start["problem"]:
+        raise ValueError(start["problem"])
+    return UniqueId(start["group"])
 
 
-def _problem(place: str, rank: int, answer: dict[str, str]) -> str | None:
-    if answer["place"] == place:
+def _problem(own: UniqueId, rank: int, answer: dict[str, str]) -> str | None:
+    if answer["place"].removeprefix(answer["host_id"]) == own.place.removeprefix(own.host_id):
         return None
     here, there = socket.gethostname(), answer["host"]
-    where = f"on host {there}" if there != here else "in another container, of another user, or of another build"
-    return f"consonance: rank {rank} runs {where}, rank 0 on host {here}: the ranks of a group must share memory"
+    ranks = f"consonance: rank {rank} on host {there} is of another user or of another build than rank 0 on host {here}"
+    return f"{ranks}: the ranks of a group must share both"
