@@ -300,27 +300,34 @@ pub enum Fate {
     Here,
     /// It has ended.
     Ended,
+    /// It has ended, and had begun a group without the process that asks.
+    LeftBehind,
     /// Nothing is heard of it: it has ended, or a network that broke cuts it off.
     Silent,
 }
 
 /// Returns whether a side of a network that broke may form the next generation. `fates` has the
-/// processes of the last one in the order of their ranks.
+/// processes of the last one in the order of their ranks: of the last one that has formed, as far as
+/// the process knows that asks. One that was begun, and lost a process before all had met, does not
+/// count.
 ///
 /// Of the processes not known to have ended, the side needs more than half, or half and the first
-/// one. So of any two sides at most one goes on, also if they know of different ends.
+/// one. So of any two sides at most one goes on, also if they know of different ends. A process that
+/// has ended may have counted for the other side before: whoever hears of an end must have heard
+/// before of the groups that the process had begun, and does not go on if one was without it.
 ///
 /// ```
-/// use consonance_spec::generations::{Fate::{Ended, Here, Silent}, may_go_on};
+/// use consonance_spec::generations::{Fate::{Ended, Here, LeftBehind, Silent}, may_go_on};
 /// assert!(may_go_on(&[Here, Silent, Here]));
 /// assert!(!may_go_on(&[Silent, Here, Silent]));
 /// assert!(may_go_on(&[Here, Silent]) && !may_go_on(&[Silent, Here]));
-/// assert!(may_go_on(&[Ended, Here]));
+/// assert!(may_go_on(&[Ended, Here]) && !may_go_on(&[LeftBehind, Here]));
 /// ```
 pub fn may_go_on(fates: &[Fate]) -> bool {
     let count = |fate| fates.iter().filter(|&&other| other == fate).count();
     let has_first = fates.iter().find(|&&fate| fate != Fate::Ended) == Some(&Fate::Here);
     match count(Fate::Here).cmp(&count(Fate::Silent)) {
+        _ if count(Fate::LeftBehind) > 0 => false,
         Ordering::Greater => true,
         Ordering::Equal => has_first,
         Ordering::Less => false,

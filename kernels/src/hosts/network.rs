@@ -51,6 +51,9 @@ const FAREWELL: u8 = b'B';
 const ANSWER: u8 = b'S';
 const CUT: u8 = b'C';
 
+/// The first byte of the word of a process that goes on without the other one.
+const LEAVE_BEHIND: u8 = b'L';
+
 /// The first byte of a question for the state of a process of the other one's host, whose number
 /// follows, and of the answer.
 const ASK: u8 = b'Q';
@@ -69,6 +72,11 @@ pub enum News {
         head: Head,
         /// The body.
         body: Vec<u8>,
+    },
+    /// The process goes on without this one. Comes before its end.
+    LeftBehind {
+        /// The process.
+        process: usize,
     },
     /// The process sends no more.
     Gone {
@@ -141,6 +149,14 @@ impl Network {
         }
         if let Err(error) = self.shared.send(process, head, body) {
             self.shared.order(|orders| orders.failed.push((process, error.to_string())));
+        }
+    }
+
+    /// Tells a process that this one goes on without it. The process hears of that before it hears
+    /// of the end of this one.
+    pub fn leave_behind(&self, process: usize) {
+        if !self.origin.forked() {
+            self.shared.write(process, LEAVE_BEHIND, 0);
         }
     }
 
@@ -464,6 +480,7 @@ impl<F: FnMut(News)> Carrying<F> {
                     let answer = self.shared.states.answer(u64::from_le_bytes(number));
                     answer.into_iter().for_each(|answer| self.shared.write(process, STATE, answer));
                 }
+                LEAVE_BEHIND => (self.deliver)(News::LeftBehind { process }),
                 STATE => self.shared.states.note(process, u64::from_le_bytes(number)),
                 CUT => {
                     let closed = ("its wire does not reach this process".to_owned(), false);

@@ -311,6 +311,11 @@ impl Communicator {
         self.engine.renew()
     }
 
+    /// Lets the next [`reform`](Self::reform) go on without a majority.
+    pub(crate) fn waive_majority(&mut self) {
+        self.engine.waive_majority();
+    }
+
     /// After a loss, forms the group of the ranks that are left, in their order. Each of them makes
     /// this call. Repeat it if it returns a loss.
     ///

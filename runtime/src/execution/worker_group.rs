@@ -67,6 +67,14 @@ struct State {
     waiting: usize,
 }
 
+/// The rule by which one side of a broken network goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Majority {
+    Needed,
+    /// A person has decided that the other side does not.
+    Waived,
+}
+
 impl Workers {
     /// Forms the workers of a group: each rank tells the others its worker. A collective of all
     /// ranks.
@@ -108,12 +116,21 @@ impl Workers {
     /// # Errors
     /// Those of [`Engine::reform`](crate::raw::Engine::reform) and of a collective. The call may
     /// then be repeated.
-    pub(crate) fn reform(&self, call: &'static str, configuration: Configuration, cluster: &str) -> Result<()> {
+    pub(crate) fn reform(
+        &self,
+        call: &'static str,
+        configuration: Configuration,
+        cluster: &str,
+        majority: Majority,
+    ) -> Result<()> {
         let home = self.take_all(call, configuration.timeout)?;
         let mut communicators: Vec<_> = home.into_iter().flatten().collect();
         let variables = self.variables();
         let claims = remaining(&mut communicators, |(place, count), communicator| {
             communicator.configure(configuration);
+            if majority == Majority::Waived {
+                communicator.waive_majority();
+            }
             let met = communicator.reform();
             // An engine that refuses keeps its group.
             if !matches!(met, Err(Error::WrongContext { .. })) {

@@ -274,3 +274,75 @@ quickcheck! {
         !fates.contains(&Fate::Here) || may_go_on(&fates)
     }
 }
+
+/// A process of several hosts, and the groups that it knows.
+#[derive(Clone, Default)]
+struct Known {
+    /// The last group that has formed, as far as it knows.
+    formed: Vec<usize>,
+    /// The group that it has begun.
+    begun: Vec<usize>,
+    has_ended: bool,
+}
+
+/// Plays processes that take others for lost one by one, and form groups, in any order. Returns
+/// whether two groups without a common process ever run. `counts_begun`: a group that was only begun
+/// counts as the last one.
+fn run_apart(steps: &[(u8, u8, u8)], processes: usize, counts_begun: bool) -> bool {
+    let all: Vec<usize> = (0..processes).collect();
+    let mut known = vec![Known { formed: all.clone(), begun: all, has_ended: false }; processes];
+    for &(own, other, kind) in steps {
+        let (own, other) = (own as usize % processes, other as usize % processes);
+        if known[own].has_ended {
+            continue;
+        }
+        match kind % 8 {
+            0 => known[own].has_ended = true,
+            // All that have begun the group meet; some do not hear of it.
+            1..4 => {
+                let group = known[own].begun.clone();
+                if group.iter().all(|&process| known[process].begun == group && !known[process].has_ended) {
+                    known[own].formed = group;
+                }
+            }
+            _ => {
+                let left: Vec<usize> = known[own].begun.iter().copied().filter(|&of| of != other).collect();
+                let fate = |&of: &usize| match of {
+                    of if left.contains(&of) => Fate::Here,
+                    // It may know of an end, or not.
+                    of if known[of].has_ended && kind % 2 == 0 => match known[of].begun.contains(&own) {
+                        true => Fate::Ended,
+                        false => Fate::LeftBehind,
+                    },
+                    _ => Fate::Silent,
+                };
+                let last = if counts_begun { &known[own].begun } else { &known[own].formed };
+                let fates: Vec<Fate> = last.iter().map(fate).collect();
+                if other != own && may_go_on(&fates) {
+                    known[own].begun = left;
+                }
+            }
+        }
+        let running = || known.iter().filter(|process| !process.has_ended).map(|process| &process.formed);
+        if running().any(|one| running().any(|other| one.iter().all(|process| !other.contains(process)))) {
+            return true;
+        }
+    }
+    false
+}
+
+quickcheck! {
+    fn no_two_groups_without_a_common_process_run(steps: Vec<(u8, u8, u8)>, processes: u8) -> bool {
+        !run_apart(&steps, 2 + processes as usize % 5, false)
+    }
+}
+
+#[test]
+fn two_groups_without_a_common_process_run_if_one_that_was_begun_counts() {
+    // Of four, 0 and 1 lose 2 and 3 one by one, and the other way round.
+    let lose = [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)].map(|(own, other)| (own, other, 5));
+    let meet = [0, 2].map(|own| (own, 0, 1));
+    let steps = [&lose[..], &meet].concat();
+    assert!(run_apart(&steps, 4, true));
+    assert!(!run_apart(&steps, 4, false));
+}

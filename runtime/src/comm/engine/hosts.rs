@@ -36,7 +36,7 @@ pub(crate) fn engines(wire: Wire, met: Met, processes: Vec<Process>) -> io::Resu
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
     let inboxes: Vec<Arc<Inbox>> = local.clone().map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
-    let ends: Ends = Arc::new((Mutex::new(vec![None; processes.len()]), Condvar::new()));
+    let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));
     let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
     let network = Network::start(wire, met, move |news| arriving.take(news))?;
     let carrier: Arc<dyn Carrier> = Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network });
@@ -53,8 +53,16 @@ struct Arriving {
     ends: Ends,
 }
 
-/// For each process that is gone, why, and whether it has ended for sure.
-type Ends = Arc<(Mutex<Vec<Option<(String, bool)>>>, Condvar)>;
+type Ends = Arc<(Mutex<Vec<End>>, Condvar)>;
+
+/// The knowledge of a process and its end.
+#[derive(Clone, Default)]
+struct End {
+    /// If it is gone, why, and whether it has ended for sure.
+    gone: Option<(String, bool)>,
+    /// Whether it had begun a group without this process.
+    left_behind: bool,
+}
 
 /// The limit on the time after which a process that others take for lost is known to have ended, or
 /// not to answer.
@@ -75,8 +83,11 @@ impl Arriving {
                     inbox.put(from, letter);
                 }
             }
+            News::LeftBehind { process } => {
+                self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].left_behind = true;
+            }
             News::Gone { process, why, has_ended } => {
-                self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some((why, has_ended));
+                self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].gone = Some((why, has_ended));
                 self.ends.1.notify_all();
                 for inbox in &self.inboxes {
                     self.processes[process].ranks.clone().for_each(|rank| inbox.put(rank, Letter::gone()));
@@ -118,12 +129,16 @@ impl Carrier for Hosts {
         self.network.send(process, &head, letter.into_body());
     }
 
+    fn leave_behind(&self, rank: usize) {
+        self.network.leave_behind(self.process_of(rank));
+    }
+
     fn describe(&self, rank: usize) -> Option<String> {
         let process = self.process_of(rank);
         // Another process may have sent any rank.
         let name = &self.processes.get(process)?.name;
         let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(match &ends[process] {
+        Some(match &ends[process].gone {
             Some((why, _)) => format!("{name}: {why}"),
             None => name.clone(),
         })
@@ -132,7 +147,7 @@ impl Carrier for Hosts {
     fn describe_silent(&self, rank: usize) -> Option<String> {
         let (process, described) = (self.process_of(rank), self.describe(rank)?);
         // It is known to be gone.
-        if self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].is_some() {
+        if self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].gone.is_some() {
             return Some(described);
         }
         Some(match self.network.state(process) {
@@ -151,10 +166,15 @@ impl Carrier for Hosts {
         let is_here = |process: usize| left.iter().any(|&rank| self.process_of(rank) == process);
         let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Another process may have heard of an end first.
-        let is_open = |ends: &mut Vec<Option<_>>| processes.iter().any(|&one| !is_here(one) && ends[one].is_none());
+        let is_open = |ends: &mut Vec<End>| processes.iter().any(|&one| !is_here(one) && ends[one].gone.is_none());
         let waited = self.ends.1.wait_timeout_while(ends, CERTAIN, is_open);
         let (ends, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        processes.retain(|&process| !matches!(ends[process], Some((_, true))));
+        let has_ended = |&process: &usize| matches!(ends[process].gone, Some((_, true)));
+        if processes.iter().any(|process| has_ended(process) && ends[*process].left_behind) {
+            let problem = "the other replicas took this one for lost, and one has ended since".to_owned();
+            return Err(Error::WrongContext { call: "MultiWorkerMirroredStrategy::reform", problem });
+        }
+        processes.retain(|process| !has_ended(process));
         let may_run = processes;
         let (here, silent): (Vec<usize>, Vec<usize>) = may_run.iter().partition(|&&process| is_here(process));
         match here.len().cmp(&silent.len()) {

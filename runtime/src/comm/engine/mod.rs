@@ -202,6 +202,16 @@ pub trait Engine: Send {
         Err(cannot("MultiWorkerMirroredStrategy::reform"))
     }
 
+    /// Notes that the group of the last [`remaining`](Engine::remaining) has formed: all of its
+    /// ranks have met. Until then a majority is one of the group before. By default this does
+    /// nothing.
+    fn formed(&mut self) {}
+
+    /// Lets the next [`remaining`](Engine::remaining) go on also on a side of a broken network that
+    /// has no majority: a person has decided that the other side does not. By default there is no
+    /// such rule.
+    fn waive_majority(&mut self) {}
+
     /// After a loss, forms the group of the ranks that are left, in their order: each of them makes
     /// this call, and waits for the others. By default a group ends with its first loss. An engine
     /// of [messages](Service::Messages) has [`remaining`](Engine::remaining) instead.

@@ -5,7 +5,7 @@ use crate::{
     cluster::Role,
     comm::engine::Engine,
     device,
-    execution::{Builder, Engines, MakeEngines, Workers, check_devices, context},
+    execution::{Builder, Engines, Majority, MakeEngines, Workers, check_devices, context},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder};
@@ -139,7 +139,32 @@ impl MultiWorkerMirroredStrategy {
     /// `wait_for_replacements` must be zero. Engines that cannot go on after a loss return
     /// [`Error::WrongContext`].
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
-        let call = "MultiWorkerMirroredStrategy::reform";
+        self.form_again("MultiWorkerMirroredStrategy::reform", wait_for_replacements, Majority::Needed)
+    }
+
+    /// Continues on a side of a broken network that [`reform`](Self::reform) refuses, because the
+    /// other side may go on. Each worker of this side makes this call. Make it only if you know that
+    /// the other side does not: else two groups train.
+    ///
+    /// # Errors
+    /// As [`reform`](Self::reform).
+    ///
+    /// ```no_run
+    /// # use consonance::{Error, MultiWorkerMirroredStrategy, Result};
+    /// # use std::time::Duration;
+    /// # fn go_on(strategy: &MultiWorkerMirroredStrategy, the_others_are_down: fn() -> bool) -> Result<()> {
+    /// match strategy.reform(Duration::ZERO) {
+    ///     Err(Error::Meeting { .. }) if the_others_are_down() => strategy.reform_without_majority(),
+    ///     reformed => reformed,
+    /// }
+    /// # }
+    /// ```
+    pub fn reform_without_majority(&self) -> Result<()> {
+        let call = "MultiWorkerMirroredStrategy::reform_without_majority";
+        self.form_again(call, Duration::ZERO, Majority::Waived)
+    }
+
+    fn form_again(&self, call: &'static str, wait_for_replacements: Duration, majority: Majority) -> Result<()> {
         context::require_cross_replica(call, self)?;
         let Some(workers) = self.strategy.workers() else {
             return Err(Error::invalid(call, "strategy", "one that has met other processes", self.to_string()));
@@ -171,7 +196,7 @@ impl MultiWorkerMirroredStrategy {
             let expected = "zero: the engines of this strategy take no replacements";
             return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait_for_replacements:?}")));
         }
-        workers.reform(call, configuration, &cluster)
+        workers.reform(call, configuration, &cluster, majority)
     }
 }
 

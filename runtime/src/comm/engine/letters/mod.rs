@@ -90,6 +90,10 @@ pub trait Carrier: Send + Sync {
         Ok(())
     }
 
+    /// Tells a rank that takes no part in the group which this process begins. A process that hears of
+    /// the end of this one must have heard of this before. By default nobody needs to know.
+    fn leave_behind(&self, _rank: usize) {}
+
     /// Describes the process of a rank in errors: its task, host and process id. By default there
     /// is no description.
     fn describe(&self, _rank: usize) -> Option<String> {
@@ -119,6 +123,11 @@ struct Messages {
     deadline: Instant,
     /// The number of groups that were split from this one.
     splits: u64,
+    /// The ranks of the last group that has formed, as far as this rank knows. A majority is one of
+    /// these: of groups that were only begun, any side has one at last.
+    formed: Vec<usize>,
+    /// Whether the next group may form without a majority.
+    waives_majority: bool,
 }
 
 /// The state of a group that its rank shares with its abort handles.
@@ -230,9 +239,17 @@ impl Messages {
     }
 
     fn new(group: Group) -> Messages {
-        group.inbox.enter(group.generation(), group.members.clone());
+        let formed = group.members.clone();
+        group.inbox.enter(group.generation(), formed.clone());
         let timeout = Duration::from_secs(300);
-        Messages { group: Arc::new(group), timeout, deadline: Instant::now() + timeout, splits: 0 }
+        Messages {
+            group: Arc::new(group),
+            timeout,
+            deadline: Instant::now() + timeout,
+            splits: 0,
+            formed,
+            waives_majority: false,
+        }
     }
 
     /// Waits for the next message of rank `from` of this group.
@@ -335,13 +352,22 @@ impl Engine for Messages {
         Ok(())
     }
 
+    fn formed(&mut self) {
+        self.formed.clone_from(&self.group.members);
+    }
+
+    fn waive_majority(&mut self) {
+        self.waives_majority = true;
+    }
+
     fn remaining(&mut self) -> Result<()> {
+        let waives = std::mem::take(&mut self.waives_majority);
         let Group { ref line, ref inbox, ref carrier, .. } = *self.group;
         let (own, mut line) = (self.group.own(), line.clone());
-        let (group, members) = (self.group.generation().group, self.group.members.iter().copied());
-        let earlier: Vec<usize> = members.filter(|&rank| !inbox.has_departed(rank, group)).collect();
+        let (group, formed) = (self.group.generation().group, self.formed.iter().copied());
+        let earlier: Vec<usize> = formed.filter(|&rank| !inbox.has_departed(rank, group)).collect();
         let left: Vec<usize> = earlier.iter().copied().filter(|&rank| !inbox.has_left(rank, group)).collect();
-        if left.contains(&own) {
+        if left.contains(&own) && !waives {
             carrier.may_go_on(&earlier, &left)?;
         }
         let last = line.last_mut().expect("a group has a generation");
@@ -352,6 +378,7 @@ impl Engine for Messages {
         // Ranks that begin another generation may have split the last one differently often.
         let splits = if *last == generation { self.splits } else { 0 };
         *last = generation;
+        lost.iter().for_each(|&rank| carrier.leave_behind(rank));
         // The others may not have heard of the same losses, and those taken for lost of theirs.
         for &member in earlier.iter().filter(|&&member| member != own) {
             let content = Content::Lost { group: generation.group, ranks: lost.clone() };

@@ -193,6 +193,36 @@ impl Carrier for Late {
     }
 }
 
+/// Notes the ranks that are asked whether they may go on.
+#[derive(Default)]
+struct Asked(Mutex<Vec<[Vec<usize>; 2]>>);
+
+impl Carrier for Asked {
+    fn carry(&self, _from: usize, _to: usize, _letter: Letter) {}
+
+    fn may_go_on(&self, earlier: &[usize], left: &[usize]) -> crate::Result<()> {
+        self.0.lock().expect("nobody panics holding it").push([earlier.to_vec(), left.to_vec()]);
+        Ok(())
+    }
+}
+
+/// Two halves of a group each went on, since each heard of the losses of the other one by one.
+#[test]
+fn a_majority_is_one_of_the_last_group_that_has_formed() {
+    let (inbox, asked) = (Arc::new(Inbox::new(3, 4)), Arc::new(Asked::default()));
+    let mut engine = inbox.clone().engine(World::new(3, 4).expect("one of four"), asked.clone());
+    let lose = |rank| inbox.put(rank, Letter::gone());
+    lose(0);
+    engine.remaining().expect("this rank is left");
+    lose(1);
+    engine.remaining().expect("this rank is left");
+    engine.formed();
+    lose(2);
+    engine.remaining().expect("this rank is left");
+    let all = [[vec![0, 1, 2, 3], vec![1, 2, 3]], [vec![0, 1, 2, 3], vec![2, 3]], [vec![2, 3], vec![3]]];
+    assert_eq!(*asked.0.lock().expect("nobody panics holding it"), all);
+}
+
 /// Rank 0 goes on without rank 1 first, rank 3 without rank 4, and rank 2 without one of them, both
 /// or none.
 #[test]

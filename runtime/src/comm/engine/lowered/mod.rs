@@ -429,9 +429,15 @@ impl Engine for Lowered {
         self.meet(kind::RENEW)
     }
 
+    fn waive_majority(&mut self) {
+        self.messages.waive_majority();
+    }
+
     fn reform(&mut self) -> Result<()> {
         self.messages.remaining()?;
-        self.meet(kind::REFORM)
+        self.meet(kind::REFORM)?;
+        self.messages.formed();
+        Ok(())
     }
 
     fn end_run(&mut self) -> bool {
