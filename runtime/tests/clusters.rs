@@ -259,13 +259,13 @@ fn the_ranks_of_torchrun_form_a_group() {
         assert_eq!(joined, [0..1, 1..2]);
     }
     for (name, value, told) in
-        [("LOCAL_WORLD_SIZE", "1", "1"), ("WORLD_SIZE", "two", r#""two""#), ("MASTER_PORT", "", "nothing")]
+        [("LOCAL_WORLD_SIZE", "3", "3"), ("WORLD_SIZE", "two", r#""two""#), ("MASTER_PORT", "", "nothing")]
     {
         let error = ProcessGroup::from_environment(ranks("0", &[(name, value)])).err().unwrap();
         assert_eq!((refusal(&error), found(&error)), (("ProcessGroup::from_env", name, None), told));
     }
-    let error = ProcessGroup::from_environment(ranks("5", &[])).unwrap().join().unwrap_err();
-    assert_eq!((refusal(&error), found(&error)), (("ProcessGroup", "rank", None), "5"));
+    let error = ProcessGroup::from_environment(ranks("5", &[])).err().unwrap();
+    assert_eq!((refusal(&error), found(&error)), (("ProcessGroup::from_env", "RANK", None), "5"));
 }
 
 #[test]

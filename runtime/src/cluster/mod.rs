@@ -15,6 +15,8 @@ mod kubernetes;
 mod sagemaker;
 mod json;
 mod role;
+mod starter;
+pub(crate) mod environment;
 #[cfg(target_os = "linux")]
 pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
@@ -23,8 +25,6 @@ mod roster;
 mod hosts;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
-#[cfg(target_os = "linux")]
-mod environment;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};
 pub use kubernetes::KubernetesClusterResolver;
@@ -151,7 +151,7 @@ fn url(address: &str, rpc_layer: Option<&str>) -> String {
 
 /// Returns a variable of this process's environment. Bytes that are not Unicode become characters
 /// that no name or number contains.
-fn process_environment(name: &str) -> Option<String> {
+pub(crate) fn process_environment(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 

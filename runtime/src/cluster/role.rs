@@ -95,6 +95,12 @@ impl Role {
     }
 }
 
+/// Returns whether this is the name or an address of this host, as far as it can be known without a
+/// network.
+pub(super) fn is_on_this_host(host: &str) -> bool {
+    is_here(host, host_name().as_deref())
+}
+
 /// Returns the host of `host:port`, without the brackets of an IPv6 address.
 fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);

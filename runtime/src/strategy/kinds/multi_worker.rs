@@ -1,8 +1,12 @@
 //! Replicas in several processes, each with copies of every variable.
 
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy, TfConfigClusterResolver,
-    cluster::Role,
+    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy,
+    cluster::{
+        Role,
+        environment::{Launched, Ranks, launched},
+        process_environment,
+    },
     comm::engine::Engine,
     device,
     execution::{Builder, Engines, Majority, MakeEngines, Workers, check_devices, context},
@@ -58,7 +62,7 @@ impl PartialEq for MultiWorkerMirroredStrategy {
 }
 
 impl MultiWorkerMirroredStrategy {
-    /// Makes a strategy for the workers in `TF_CONFIG`:
+    /// Makes a strategy for the workers that a launcher has started:
     /// [`from_environment`](Self::from_environment) without further options.
     ///
     /// # Errors
@@ -68,8 +72,14 @@ impl MultiWorkerMirroredStrategy {
         Self::from_environment()?.build()
     }
 
-    /// Starts a strategy for the workers in `TF_CONFIG`. The number of replicas of this worker is
-    /// `CONSONANCE_REPLICAS`, one by default. `consonance run` sets both. Options may be added:
+    /// Starts a strategy for the workers that a launcher has started: those in `TF_CONFIG`, which
+    /// `consonance run` sets, or else the ranks of `torchrun`, `srun`, `mpirun` or `mpiexec`, as
+    /// [`ProcessGroup::from_env`](crate::ProcessGroup::from_env) reads them. Where the launcher
+    /// tells no addresses, those in the strategy's cluster are `rank0:0`, `rank1:0`, …. Without a
+    /// launcher there is one worker.
+    ///
+    /// The number of replicas of this worker is `CONSONANCE_REPLICAS`, one by default. Options may
+    /// be added:
     ///
     /// ```
     /// use consonance::{CommunicationOptions, MultiWorkerMirroredStrategy};
@@ -80,10 +90,10 @@ impl MultiWorkerMirroredStrategy {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TfConfigClusterResolver::new`]; [`Error::InvalidCall`] for a
-    /// `CONSONANCE_REPLICAS` that is not a number above 0.
+    /// [`Error::InvalidCall`] if a launcher has started several processes, and a variable that they
+    /// need is missing or wrong; or for a `CONSONANCE_REPLICAS` that is not a number above 0.
     pub fn from_environment() -> Result<MultiWorkerBuilder> {
-        let builder = Self::builder(TfConfigClusterResolver::new()?);
+        let builder = Self::of(launched(CALL, process_environment)?);
         match env::var_os("CONSONANCE_REPLICAS").map(|text| text.to_string_lossy().into_owned()) {
             None => Ok(builder),
             Some(text) => {
@@ -98,9 +108,14 @@ impl MultiWorkerMirroredStrategy {
     /// [`from_environment`](Self::from_environment) it does not read `CONSONANCE_REPLICAS`: set the
     /// number of replicas of this worker with [`replicas`](MultiWorkerBuilder::replicas).
     pub fn builder(resolver: impl ClusterResolver + 'static) -> MultiWorkerBuilder {
+        Self::of(Launched { resolver: Arc::new(resolver), ranks: None })
+    }
+
+    fn of(Launched { resolver, ranks }: Launched) -> MultiWorkerBuilder {
         let options = CommunicationOptions::new();
         MultiWorkerBuilder {
-            resolver: Arc::new(resolver),
+            resolver,
+            ranks,
             replicas: 1,
             devices: None,
             options,
@@ -219,6 +234,9 @@ impl Deref for MultiWorkerMirroredStrategy {
 #[must_use]
 pub struct MultiWorkerBuilder {
     resolver: Arc<dyn ClusterResolver>,
+    /// The means of the processes to meet, if it is not their addresses.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "groups of processes need Linux"))]
+    ranks: Option<Ranks>,
     replicas: usize,
     /// The replicas' devices. By default these are the first CPU devices.
     devices: Option<Result<Vec<Device>>>,
@@ -230,6 +248,19 @@ pub struct MultiWorkerBuilder {
 }
 
 impl MultiWorkerBuilder {
+    /// Returns the resolver of the workers' cluster. The cluster has no jobs if the program runs
+    /// alone.
+    ///
+    /// ```
+    /// use consonance::{MultiWorkerMirroredStrategy, TfConfigClusterResolver};
+    /// let alone = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::from_text("{}")?);
+    /// assert!(alone.cluster_resolver().cluster_spec().is_empty());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn cluster_resolver(&self) -> &dyn ClusterResolver {
+        &*self.resolver
+    }
+
     /// Sets the number of replicas of this worker, on `cpu:0`, `cpu:1`, … The default is one, or
     /// with [`from_environment`](MultiWorkerMirroredStrategy::from_environment)
     /// `CONSONANCE_REPLICAS`.
@@ -353,7 +384,11 @@ impl MultiWorkerBuilder {
     #[cfg(target_os = "linux")]
     fn meet(mut self, replicas: usize, engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
         let set = std::mem::replace(&mut self.meeting, Box::new(Ok));
-        let group = set(ProcessGroupBuilder::new(self.resolver.clone()).replicas(replicas))?;
+        let group = match self.ranks.take() {
+            Some(ranks) => ranks.group()?,
+            None => ProcessGroupBuilder::new(self.resolver.clone()),
+        };
+        let group = set(group.replicas(replicas))?;
         let mut group = group.options(self.options).join()?;
         let communicators = group.communicators();
         let replicas = communicators.len();
