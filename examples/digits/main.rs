@@ -8,7 +8,8 @@
 //! ```
 //!
 //! With `--workers` this process starts itself so many times. Each of these finds its place in
-//! `TF_CONFIG`. The training code is the same: its strategy is a value.
+//! `TF_CONFIG`, and a process of another launcher in the variables of that one. The training code
+//! is the same: its strategy is a value.
 
 mod data;
 mod network;
@@ -21,7 +22,7 @@ mod worker;
 
 use clap::{Parser, ValueEnum};
 use consonance::{
-    ClusterResolver, Device, Error, Implementation, Result, Strategy, TfConfigClusterResolver, training::Communication,
+    Device, Error, Implementation, MultiWorkerMirroredStrategy, Result, Strategy, training::Communication,
 };
 use data::Digits;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -41,8 +42,8 @@ use train::train;
 /// proves that the weights have the same bits whatever the size of the buckets, the algorithm of
 /// the all-reduce, and the cores and processes of the replicas.
 ///
-/// Ends with failure if any bits differ. If TF_CONFIG describes a cluster, as in processes that
-/// `consonance run -n 2 -- digits` starts, this process is one of its workers.
+/// Ends with failure if any bits differ. A process that a launcher has started, as `consonance run
+/// -n 2 -- digits` does, is one of its workers.
 #[derive(Parser)]
 #[command(
     name = "digits",
@@ -199,7 +200,7 @@ fn between(options: &Options) -> Result<Between<'_>> {
     if !options.device.is_empty() {
         return Ok(Between::Devices(&options.device));
     }
-    Ok(match TfConfigClusterResolver::new()?.cluster_spec().is_empty() {
+    Ok(match MultiWorkerMirroredStrategy::from_environment()?.cluster_resolver().cluster_spec().is_empty() {
         true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
         false => Between::Workers { replicas: options.replicas, staging_bytes: options.staging_bytes },
     })
