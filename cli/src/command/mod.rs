@@ -15,10 +15,11 @@ mod soak;
 use crate::{
     bench::{BenchError, remove_all},
     executable,
-    launcher::{self, Launch, MAX_HOSTS},
+    launcher::{self, Launch, MAX_HOSTS, Node},
 };
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use consonance::ClusterSpec;
 use consonance_harness::counted_calls::COUNTED;
 use std::{
     ffi::OsString,
@@ -80,11 +81,16 @@ enum Command {
 /// nothing else. Needs root, iproute2 and util-linux. `nsenter --target PID --all COMMAND` runs a
 /// command on a worker's host, where PID is the worker's process id as this command prints it.
 ///
+/// With --nodes, --node and --chief, this command runs on several hosts, on each with the number of
+/// that host: host I has the workers I·N, I·N+1, …. Worker 0 listens at the chief's address, and
+/// the others ask it where all are. Each command starts, names and ends the workers of its host
+/// alone; the others get an error. No worker is replaced.
+///
 /// Sets for each worker TF_CONFIG (the cluster and this task) and CONSONANCE_JOB (a job id that no
-/// other launch has); for programs of torchrun also RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-/// MASTER_ADDR and MASTER_PORT. Puts the worker before each line of its output: `[worker 0] …`.
-/// SIGINT, SIGTERM and SIGHUP are forwarded to all workers and to the processes that they started.
-/// A SIGINT after an earlier SIGINT or SIGTERM kills them.
+/// other launch has), or with --nodes CONSONANCE_CHIEF; for programs of torchrun also RANK,
+/// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Puts the worker before
+/// each line of its output: `[worker 0] …`. SIGINT, SIGTERM and SIGHUP are forwarded to all workers
+/// and to the processes that they started. A SIGINT after an earlier SIGINT or SIGTERM kills them.
 ///
 /// If a worker ends by a signal or with a status other than 0, the other workers get SIGTERM, and
 /// SIGKILL 2 s later. With --keep-going they go on, and with --max-restarts another process is
@@ -113,6 +119,17 @@ struct Run {
     /// Play this many hosts on this machine
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = number::<NonZeroUsize>(1..=MAX_HOSTS))]
     hosts: Option<NonZeroUsize>,
+    /// Number of hosts on which this command runs, each with the same N
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "node", requires = "chief",
+        conflicts_with_all = ["hosts", "max_restarts"], value_parser = number::<NonZeroUsize>(1..=MAX_NODES))]
+    nodes: Option<NonZeroUsize>,
+    /// Number of this host among them, from 0; that of the chief is 0
+    #[arg(long, value_name = "I", allow_negative_numbers = true, requires = "nodes",
+        value_parser = number::<usize>(0..=usize::MAX))]
+    node: Option<usize>,
+    /// Address of host 0 that all of them reach, and a port that is free there, as the next one
+    #[arg(long, value_name = "HOST:PORT", requires = "nodes", value_parser = chief)]
+    chief: Option<String>,
     /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
     #[arg(long, value_name = "R", allow_negative_numbers = true,
         value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
@@ -142,6 +159,9 @@ struct Run {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+/// The most hosts of --nodes: a group on several hosts has at most as many processes.
+const MAX_NODES: usize = 256;
 
 /// Runs a call for `harness/perf/compare`. Without a name, prints the names, one a line.
 #[derive(clap::Args)]
@@ -194,7 +214,10 @@ fn end_with_the_reader() {
 
 fn carry_out(command: Command) -> i32 {
     match command {
-        Command::Run(arguments) => run(arguments),
+        Command::Run(arguments) => match launch(arguments) {
+            Ok(launch) => launch.run_and_tell(),
+            Err(problem) => status_of("consonance", Err(problem)),
+        },
         #[cfg(target_os = "linux")]
         Command::Trace(trace) => status_of("consonance", trace.run()),
         Command::Bench(arguments) => status_of("consonance bench", bench::bench(arguments)),
@@ -272,10 +295,17 @@ fn status_of(name: &str, result: Result<(), impl Into<Problem>>) -> i32 {
     }
 }
 
-fn run(arguments: Run) -> i32 {
-    let launch = Launch {
+fn launch(arguments: Run) -> Result<Launch, Problem> {
+    let node = arguments.nodes.zip(arguments.node).zip(arguments.chief);
+    let node = node.map(|((nodes, node), chief)| Node { nodes, node, chief });
+    if let Some(Node { nodes, node, .. }) = node.as_ref().filter(|node| node.node >= node.nodes.get()) {
+        let sentence = format!("invalid value '{node}' for '--node <I>': expected less than {nodes}, --nodes");
+        return Err(Problem::Usage(sentence));
+    }
+    Ok(Launch {
         workers: arguments.workers,
         hosts: arguments.hosts,
+        node,
         replicas: arguments.replicas,
         timeout: arguments.timeout,
         keep_going: arguments.keep_going,
@@ -284,8 +314,17 @@ fn run(arguments: Run) -> i32 {
         profile: arguments.profile,
         program: PathBuf::from(&arguments.program[0]),
         arguments: arguments.program[1..].to_vec(),
-    };
-    launch.run_and_tell()
+    })
+}
+
+/// Parses the address of the chief.
+fn chief(text: &str) -> Result<String, String> {
+    let is_address = ClusterSpec::new().job("chief", [text]).is_ok();
+    let port: Option<u16> = text.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    match port.filter(|port| is_address && (1..u16::MAX).contains(port)) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected host:port, with a port from 1 to 65534".to_owned()),
+    }
 }
 
 /// Returns the parser of whole numbers within `range`.

@@ -1,5 +1,6 @@
 //! The cluster of a launch: for each worker an address that no other launch on this machine has,
-//! and a job id.
+//! and a job id. Of several launches on several hosts, each knows the address of one worker alone,
+//! the chief.
 //!
 //! A port on which nobody listens yet can be chosen twice. A launch therefore claims each of its
 //! ports by a socket whose abstract name contains the port. Only one socket can have the name, and
@@ -9,6 +10,7 @@ use super::hosts::address;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    num::NonZeroUsize,
     os::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr as UnixAddr, UnixDatagram},
@@ -20,13 +22,31 @@ use std::{
 /// The first port of a host of a launch. The workers' ports follow it.
 const FIRST_PORT: u16 = 2222;
 
+/// The place of a launch among those of the same program on several hosts, one on each, with the
+/// same number of workers.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The number of launches.
+    pub nodes: NonZeroUsize,
+    /// The position of this launch, below their number.
+    pub node: usize,
+    /// The address at which the worker of rank 0 listens, `host:port`, with a next port for the
+    /// store of programs that are written for torch's launcher.
+    pub chief: String,
+}
+
 /// The addresses of the workers.
 pub(crate) struct Cluster {
+    /// Those of all workers, unless there is a chief.
     addresses: Vec<SocketAddr>,
+    /// The address of the worker of rank 0, if the launch has others beside it.
+    chief: Option<String>,
+    /// The number of all workers.
+    size: usize,
     /// The number of workers of each host.
     workers_of_host: usize,
-    /// The address for the store of programs that are written for torch's launcher.
-    master: SocketAddr,
+    /// The host and the port for the store of programs that are written for torch's launcher.
+    master: (String, u16),
     /// The job id, which no other launch has: workers that outlive their launch never join those of
     /// the next launch on the same ports.
     job: String,
@@ -55,7 +75,7 @@ impl Cluster {
             }
         }
         let master = addresses.pop().expect("one more than there are workers");
-        Ok(Cluster { addresses, workers_of_host: workers, master, job: job(), _claims: claims })
+        Ok(Cluster::at(addresses, workers, master, claims))
     }
 
     /// Returns the addresses of `workers` workers on each of `hosts` hosts of this launch alone, on
@@ -65,19 +85,52 @@ impl Cluster {
         let last = port(workers).ok_or_else(|| io::Error::other(format!("a host has no {workers} ports")))?;
         let of_host = |host| (FIRST_PORT + 1..=last).map(move |port| (address(host), port).into());
         let addresses = (0..hosts).flat_map(of_host).collect();
-        let master = (address(0), FIRST_PORT).into();
-        Ok(Cluster { addresses, workers_of_host: workers, master, job: job(), _claims: Vec::new() })
+        Ok(Cluster::at(addresses, workers, (address(0), FIRST_PORT).into(), Vec::new()))
+    }
+
+    fn at(addresses: Vec<SocketAddr>, workers: usize, master: SocketAddr, claims: Vec<UnixDatagram>) -> Cluster {
+        let (size, master) = (addresses.len(), (master.ip().to_string(), master.port()));
+        Cluster { addresses, chief: None, size, workers_of_host: workers, master, job: job(), _claims: claims }
+    }
+
+    /// Returns the cluster of a launch of `workers` workers beside those of other hosts.
+    pub(crate) fn of_node(node: &Node, workers: usize) -> io::Result<Cluster> {
+        let wrong = || io::Error::other(format!("{:?} is not host:port with a next port", node.chief));
+        let (host, port) = node.chief.rsplit_once(':').ok_or_else(wrong)?;
+        let next = port.parse().ok().and_then(|port: u16| port.checked_add(1)).ok_or_else(wrong)?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        Ok(Cluster {
+            addresses: Vec::new(),
+            chief: Some(node.chief.clone()),
+            size: workers.saturating_mul(node.nodes.get()),
+            workers_of_host: workers,
+            master: (host.to_owned(), next),
+            job: String::new(),
+            _claims: Vec::new(),
+        })
+    }
+
+    /// Returns the variables by which a worker finds the others: they have all addresses and the
+    /// job's id, or the chief's address. What launches of other hosts cannot know is not among
+    /// them.
+    pub(crate) fn variables(&self, index: usize) -> Vec<(&'static str, String)> {
+        let mut variables = match &self.chief {
+            None => vec![("TF_CONFIG", self.tf_config(index)), ("CONSONANCE_JOB", self.job.clone())],
+            Some(chief) => vec![("CONSONANCE_CHIEF", chief.clone())],
+        };
+        variables.extend(self.ranks(index));
+        variables
     }
 
     /// Returns the variables by which torch's launcher tells a worker who it is.
-    pub(crate) fn ranks(&self, index: usize) -> [(&'static str, String); 6] {
+    fn ranks(&self, index: usize) -> [(&'static str, String); 6] {
         [
             ("RANK", index.to_string()),
-            ("WORLD_SIZE", self.addresses.len().to_string()),
+            ("WORLD_SIZE", self.size.to_string()),
             ("LOCAL_RANK", (index % self.workers_of_host).to_string()),
             ("LOCAL_WORLD_SIZE", self.workers_of_host.to_string()),
-            ("MASTER_ADDR", self.master.ip().to_string()),
-            ("MASTER_PORT", self.master.port().to_string()),
+            ("MASTER_ADDR", self.master.0.clone()),
+            ("MASTER_PORT", self.master.1.to_string()),
         ]
     }
 

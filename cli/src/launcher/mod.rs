@@ -40,6 +40,7 @@ mod failure;
 mod restart;
 mod supervisor;
 
+pub use cluster::Node;
 pub use failure::{Failure, Unmet, WorkerState};
 pub use hosts::MAX_HOSTS;
 pub use profile::Profiled;
@@ -53,6 +54,7 @@ use std::{
     ffi::OsString,
     fmt, io,
     num::NonZeroUsize,
+    ops::Range,
     path::PathBuf,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
@@ -90,6 +92,9 @@ pub struct Launch {
     /// The number of hosts that this machine plays, at most [`MAX_HOSTS`]; `None`: the workers run
     /// on this machine as it is.
     pub hosts: Option<NonZeroUsize>,
+    /// The place of this launch among those of other hosts, if there are some. Then it plays no
+    /// hosts and replaces no workers.
+    pub node: Option<Node>,
     /// The number of replicas of each worker, which it gets in `CONSONANCE_REPLICAS`.
     pub replicas: Option<NonZeroUsize>,
     /// The time from the start after which all workers are ended.
@@ -211,7 +216,7 @@ impl Launch {
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         self.check_files()?;
-        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.size(), self.workers.get()));
+        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.indices(), self.workers.get()));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
@@ -219,13 +224,24 @@ impl Launch {
         let feed = pass_on(tell).map_err(cannot("pass on output"))?;
         let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline)?.supervise(&events);
         drain(&events, self.reading(), &mut report);
-        report.profiled = profile.as_mut().map(|profile| profile.write(self.size()));
+        report.profiled = profile.as_mut().map(Profile::write);
         Ok(report)
     }
 
-    /// Returns the number of workers on all hosts.
+    /// Returns the number of workers of this launch, on all hosts.
     fn size(&self) -> usize {
         self.workers.get().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
+    }
+
+    /// Returns the indices of the workers of this launch among those of all.
+    fn indices(&self) -> Range<usize> {
+        let first = self.node.as_ref().map_or(0, |node| node.node.saturating_mul(self.workers.get()));
+        first..first.saturating_add(self.size())
+    }
+
+    /// Returns the number of workers of this launch and of those of other hosts.
+    fn world(&self) -> usize {
+        self.size().saturating_mul(self.node.as_ref().map_or(1, |node| node.nodes.get()))
     }
 
     /// Checks that this process may open enough files, before it starts one worker after another

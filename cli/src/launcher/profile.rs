@@ -13,6 +13,7 @@ use std::{
     env, fmt,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write},
+    ops::Range,
     path::{Path, PathBuf},
     process,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -27,6 +28,8 @@ pub(super) struct Profile {
     file: File,
     /// Whether the file is of this launch, and has no profile yet.
     is_new: bool,
+    /// The workers of the launch.
+    workers: Range<usize>,
     /// The number of workers of each host.
     workers_of_host: usize,
     /// The folder of the workers' folders.
@@ -51,17 +54,17 @@ struct Track {
 }
 
 impl Profile {
-    /// Prepares a profile of `workers` workers, so many on each host. Everything that can be
-    /// refused is refused now.
-    pub(super) fn begin(path: &Path, workers: usize, workers_of_host: usize) -> io::Result<Profile> {
+    /// Prepares a profile of these workers, so many on each host. Everything that can be refused is
+    /// refused now.
+    pub(super) fn begin(path: &Path, workers: Range<usize>, workers_of_host: usize) -> io::Result<Profile> {
         let is_new = !path.exists();
         // The old content of the file stays until there is a new profile.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let folder = env::temp_dir().join(format!("consonance-profile-{}-{}", process::id(), now.as_nanos()));
-        let profile = Profile { path: path.to_owned(), file, is_new, workers_of_host, folder };
-        for worker in 0..workers {
+        let profile = Profile { path: path.to_owned(), file, is_new, workers, workers_of_host, folder };
+        for worker in profile.workers.clone() {
             fs::create_dir_all(profile.folder(worker))?;
         }
         Ok(profile)
@@ -72,14 +75,14 @@ impl Profile {
         self.folder.join(worker.to_string())
     }
 
-    /// Merges what `workers` workers have written. An error is in words.
-    pub(super) fn write(&mut self, workers: usize) -> Result<Profiled, String> {
-        self.merge(workers).map_err(|error| format!("cannot write the profile: {}: {error}", self.path.display()))
+    /// Merges what the workers have written. An error is in words.
+    pub(super) fn write(&mut self) -> Result<Profiled, String> {
+        self.merge().map_err(|error| format!("cannot write the profile: {}: {error}", self.path.display()))
     }
 
-    fn merge(&mut self, workers: usize) -> io::Result<Profiled> {
+    fn merge(&mut self) -> io::Result<Profiled> {
         let mut tracks = Vec::new();
-        for worker in 0..workers {
+        for worker in self.workers.clone() {
             tracks.extend(tracks_of(&self.folder(worker), worker, worker / self.workers_of_host)?);
         }
         self.file.set_len(0)?;
@@ -284,7 +287,7 @@ mod tests {
     fn merged_of_hosts(workers_of_host: usize, files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
         let (process, thread) = (process::id(), std::thread::current().id());
         let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
-        let mut profile = Profile::begin(&path, 2, workers_of_host).unwrap();
+        let mut profile = Profile::begin(&path, 0..2, workers_of_host).unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
             let mut file = RecordFile::create(&file, name, *room).unwrap();
@@ -292,7 +295,7 @@ mod tests {
         }
         fs::write(profile.folder(0).join(format!("torn.{EXTENSION}")), [0; 40]).unwrap();
         fs::write(profile.folder(0).join("other"), "text").unwrap();
-        let profiled = profile.write(2).expect("a profile");
+        let profiled = profile.write().expect("a profile");
         let folder = profile.folder.clone();
         drop(profile);
         assert!(!folder.exists(), "the workers' files are removed");
@@ -373,10 +376,10 @@ mod tests {
     #[test]
     fn a_failed_start_leaves_no_file_and_keeps_an_old_one() {
         let path = env::temp_dir().join(format!("consonance-kept-{}.json", process::id()));
-        drop(Profile::begin(&path, 1, 1).unwrap());
+        drop(Profile::begin(&path, 0..1, 1).unwrap());
         assert!(!path.exists());
         fs::write(&path, "old").unwrap();
-        drop(Profile::begin(&path, 1, 1).unwrap());
+        drop(Profile::begin(&path, 0..1, 1).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         fs::remove_file(&path).unwrap();
     }

@@ -50,7 +50,7 @@ pub(super) struct Supervisor<'l> {
     cluster: Cluster,
     inbox: Inbox,
     feed: Feed,
-    /// The workers, by their index.
+    /// The workers, by their place among the indices of the launch.
     workers: Vec<Worker>,
     /// Workers that were replaced.
     former: Vec<Worker>,
@@ -62,7 +62,7 @@ pub(super) struct Supervisor<'l> {
     deadline: Option<Instant>,
     /// The number of workers that were replaced, or are to be.
     restarts: usize,
-    /// For each worker, its replacements in a row.
+    /// For each of them, its replacements in a row.
     rows: Vec<Row>,
     /// The workers that are to be replaced.
     due: Vec<Due>,
@@ -93,11 +93,12 @@ impl<'l> Supervisor<'l> {
     ) -> Result<Supervisor<'l>, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         let (size, workers) = (launch.size(), launch.workers.get());
-        let cluster = match launch.hosts {
-            None => Cluster::local(size),
-            Some(hosts) => Cluster::of_hosts(hosts.get(), workers),
+        let cluster = match (&launch.node, launch.hosts) {
+            (Some(node), _) => Cluster::of_node(node, workers),
+            (None, None) => Cluster::local(size),
+            (None, Some(hosts)) => Cluster::of_hosts(hosts.get(), workers),
         };
-        let mut inbox = Inbox::new(size, workers).map_err(cannot("make a pipe"))?;
+        let mut inbox = Inbox::new(launch.world(), workers).map_err(cannot("make a pipe"))?;
         let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path())).transpose()?;
         if hosts.is_some() {
             inbox.set_path(hosts::PIPE);
@@ -132,7 +133,7 @@ impl<'l> Supervisor<'l> {
                 profiled: None,
             },
         };
-        for index in 0..size {
+        for index in launch.indices() {
             let worker = supervisor.begin(index, 0)?;
             supervisor.workers.push(worker);
         }
@@ -205,13 +206,9 @@ impl<'l> Supervisor<'l> {
     }
 
     fn environment(&self, index: usize, restarts: usize) -> Environment {
-        let mut environment = vec![
-            ("TF_CONFIG", self.cluster.tf_config(index)),
-            ("CONSONANCE_JOB", self.cluster.job().to_owned()),
-            (VARIABLE, self.inbox.post(index).to_string()),
-        ];
+        let mut environment = self.cluster.variables(index);
+        environment.push((VARIABLE, self.inbox.post(index).to_string()));
         environment.extend(self.launch.replicas.map(|replicas| ("CONSONANCE_REPLICAS", replicas.to_string())));
-        environment.extend(self.cluster.ranks(index));
         environment.push(("TORCHELASTIC_RESTART_COUNT", restarts.to_string()));
         environment.push(("TORCHELASTIC_MAX_RESTARTS", self.launch.max_restarts.to_string()));
         environment
@@ -219,7 +216,12 @@ impl<'l> Supervisor<'l> {
 
     /// Returns the workers that have not ended, in order.
     fn running(&self) -> Vec<usize> {
-        (0..self.workers.len()).filter(|&index| self.workers[index].end.is_none()).collect()
+        self.workers.iter().filter(|worker| worker.end.is_none()).map(|worker| worker.index).collect()
+    }
+
+    /// Returns the place of a worker of this launch among its workers.
+    fn place(&self, index: usize) -> usize {
+        index - self.launch.indices().start
     }
 
     /// Finds the workers that have ended.
@@ -277,13 +279,19 @@ impl<'l> Supervisor<'l> {
     fn find_fault(&mut self) {
         let Some(first) = self.first else { return };
         // A replacement does not answer for what was before.
-        if self.workers[first.worker].pid() == first.pid {
-            self.culprit = self.inbox.culprit_of(first.worker).or(self.culprit);
+        if self.workers[self.place(first.worker)].pid() == first.pid {
+            // The state of a worker of another launch is not known here.
+            let own = self.launch.indices();
+            let culprit = self.inbox.culprit_of(first.worker).filter(|named| own.contains(&named.worker));
+            self.culprit = culprit.or(self.culprit);
         }
         let named = self.culprit.map_or(first.worker, |named| named.worker);
         let (pid, state) = match named == first.worker {
             true => (first.pid, WorkerState::Ended(first.end)),
-            false => (self.workers[named].pid(), state_of(&self.workers[named])),
+            false => {
+                let worker = &self.workers[self.place(named)];
+                (worker.pid(), state_of(worker))
+            }
         };
         self.awaited = (state == WorkerState::Running).then_some(pid);
         let blame = self.culprit.map(|named| named.blame);
@@ -293,11 +301,12 @@ impl<'l> Supervisor<'l> {
     /// Replaces the worker of this index, which has ended, after a pause if its last processes have
     /// failed at once. `why` says in words which worker it is and how it ended.
     fn replace(&mut self, index: usize, why: String) {
-        let worker = &self.workers[index];
+        let place = self.place(index);
+        let worker = &self.workers[place];
         // Children of the lost process would disturb its replacement.
         worker.signal(Signal::KILL);
         self.restarts += 1;
-        let at = Instant::now() + self.rows[index].pause(worker.begun.elapsed());
+        let at = Instant::now() + self.rows[place].pause(worker.begun.elapsed());
         self.due.push(Due { at, worker: index, why, restart: self.restarts });
         self.replace_due();
     }
@@ -312,7 +321,8 @@ impl<'l> Supervisor<'l> {
                 Ok(worker) => {
                     let (pid, max) = (worker.pid(), self.launch.max_restarts);
                     self.feed.say(&format!("{why}; pid {pid} replaces it (restart {restart} of {max})"));
-                    self.former.push(mem::replace(&mut self.workers[index], worker));
+                    let place = self.place(index);
+                    self.former.push(mem::replace(&mut self.workers[place], worker));
                 }
                 Err(error) => {
                     self.feed.say(&format!("{why}; it is not replaced: {error}"));

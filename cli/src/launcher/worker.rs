@@ -156,7 +156,8 @@ impl Worker {
         let mut command = executable::command().map_err(cannot)?;
         let parent = host.map_or_else(|| process::id().to_string(), Host::name);
         command.args([BECOME_WORKER, &parent]).arg(&launch.program).args(&launch.arguments);
-        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        // A launch that does not set it may have one of an outer launch.
+        command.env_remove("TF_CONFIG").envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {
             command.env(VARIABLE, profile.folder(index));
         }

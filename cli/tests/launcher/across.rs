@@ -22,15 +22,15 @@ use std::{
 };
 
 /// Set to the scene in a worker that is a process of this program.
-const SCENE: &str = "CONSONANCE_TEST_ACROSS";
+pub(super) const SCENE: &str = "CONSONANCE_TEST_ACROSS";
 
-const NAME: &str = "across::a_worker_of_a_scene";
+pub(super) const NAME: &str = "across::a_worker_of_a_scene";
 
 /// More than one message of UCX, and more than one of ours.
 const ELEMENTS: usize = 100_000;
 
 /// Returns whether this process may play hosts with a wire; otherwise says that a test is skipped.
-fn can_cross() -> bool {
+pub(super) fn can_cross() -> bool {
     let wire = consonance::raw::Wire::open(None);
     if let Err(absent) = &wire {
         println!("skipped: workers on several hosts: {absent}");
@@ -282,7 +282,7 @@ fn restore(strategy: &MultiWorkerMirroredStrategy) -> consonance::Result<()> {
 }
 
 /// Returns what a worker says of the sum over this number of replicas, by threads of one process.
-fn sum_of_threads(replicas: usize) -> String {
+pub(super) fn sum_of_threads(replicas: usize) -> String {
     let alone = consonance::TfConfigClusterResolver::from_text("{}").expect("no cluster");
     let strategy = MultiWorkerMirroredStrategy::builder(alone).replicas(replicas).build().expect("one worker");
     sum(&strategy, ReduceOp::Sum).expect("all are here")

@@ -1,0 +1,152 @@
+//! `consonance run --nodes`: one launch on each of several hosts, all of the same program. Where
+//! the workers form a group, this machine plays the hosts.
+
+use super::{CONSONANCE, Launch, across};
+use std::{
+    collections::BTreeMap,
+    env,
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns a script of which the worker of this rank runs one part, and the others run another.
+fn on(rank: usize, script: &str, others: &str) -> String {
+    format!("if [ $RANK = {rank} ]; then {script}; else {others}; fi")
+}
+
+/// Returns the launch of a node of two, with two shells as workers.
+fn node(node: usize, options: &str, script: &str) -> Launch {
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--nodes", "2", "--node", &node.to_string(), "--chief", "192.0.2.1:4000", "-n", "2"]);
+    command.args(options.split_whitespace()).args(["--", "sh", "-c", script]);
+    // Those of an earlier launch are not for these workers.
+    Launch::of({
+        command.env("TF_CONFIG", r#"{"cluster": {"worker": ["a:1"]}}"#).env("CONSONANCE_CHIEF", "b:2");
+        command
+    })
+}
+
+#[test]
+fn each_node_starts_its_part_of_the_ranks() {
+    let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $CONSONANCE_CHIEF $MASTER_ADDR $MASTER_PORT \
+                  ${TF_CONFIG-none} ${CONSONANCE_REPLICAS-one}";
+    for (at, options, replicas) in [(0, "", "one"), (1, "--replicas 3", "3")] {
+        let Output { status, stdout, stderr } = node(at, options, script).finish();
+        assert_eq!((status.code(), text(&stderr).as_str()), (Some(0), ""));
+        let stdout = text(&stdout);
+        let mut lines: Vec<&str> = stdout.lines().collect();
+        lines.sort_unstable();
+        let about = format!("192.0.2.1:4000 192.0.2.1 4001 none {replicas}");
+        let line = |local: usize| format!("[worker {0}] {0}/4 {local}/2 {about}", 2 * at + local);
+        assert_eq!(lines, [line(0), line(1)]);
+    }
+}
+
+#[test]
+fn the_failed_worker_of_a_node_is_named_by_its_rank() {
+    let Output { status, stderr, .. } = node(1, "", &on(3, "exit 3", "sleep 60")).finish();
+    let stderr = text(&stderr);
+    assert_eq!(status.code(), Some(3), "{stderr}");
+    assert!(stderr.starts_with("consonance: worker 3 (pid ") && stderr.ends_with("): exit status 3\n"), "{stderr}");
+    let Output { status, stderr, .. } = node(1, "--timeout 300ms", &on(2, "exit 0", "sleep 60")).finish();
+    assert_eq!((status.code(), text(&stderr).as_str()), (Some(124), "consonance: after 300ms worker 3 still ran\n"));
+}
+
+/// A worker may name one of another node, which this launch does not know.
+#[test]
+fn a_named_worker_of_another_node_is_not_taken_for_an_own_one() {
+    let blames = "set -- $CONSONANCE_LAUNCHER; echo \"$1 $$ waits\" >$3; echo \"$1 $$ gave-up 0\" >$3; exit 4";
+    let Output { status, stderr, .. } = node(1, "", &on(2, blames, "sleep 60")).finish();
+    let stderr = text(&stderr);
+    assert_eq!(status.code(), Some(4), "{stderr}");
+    assert!(stderr.starts_with("consonance: worker 2 (pid ") && stderr.ends_with("): exit status 4\n"), "{stderr}");
+}
+
+#[test]
+fn a_profile_of_a_node_has_its_workers() {
+    let path = env::temp_dir().join(format!("consonance-node-{}.json", std::process::id()));
+    let output = node(1, &format!("--profile {}", path.display()), "true").finish();
+    let says = "consonance: the profile is empty: no worker made a call\n";
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), says));
+    std::fs::remove_file(path).expect("a profile");
+}
+
+#[test]
+fn a_node_without_an_option_is_refused() {
+    for (arguments, says) in [
+        ("--nodes 2 --node 2 --chief a:1", "error: invalid value '2' for '--node <I>': expected less than 2, --nodes"),
+        ("--nodes 2 --node -1 --chief a:1", "error: invalid value '-1' for '--node <I>': expected a whole number"),
+        ("--nodes 0 --node 0 --chief a:1", "error: invalid value '0' for '--nodes <N>': expected a whole number"),
+        ("--nodes 2 --node 0", "error: the following required arguments were not provided:\n  --chief <HOST:PORT>"),
+        ("--nodes 2 --chief a:1", "error: the following required arguments were not provided:\n  --node <I>"),
+        ("--node 0 --chief a:1", "error: the following required arguments were not provided:\n  --nodes <N>"),
+        ("--chief a:1", "error: the following required arguments were not provided:\n  --node <I>\n  --nodes <N>"),
+        ("--nodes 2 --node 0 --chief a", "error: invalid value 'a' for '--chief <HOST:PORT>': expected host:port"),
+        ("--nodes 2 --node 0 --chief a:0", "error: invalid value 'a:0' for '--chief <HOST:PORT>': expected host:port"),
+        ("--nodes 2 --node 0 --chief a:65535", "error: invalid value 'a:65535' for '--chief <HOST:PORT>': expected"),
+        (
+            "--nodes 2 --node 0 --chief a:1 --hosts 2",
+            "error: the argument '--nodes <N>' cannot be used with '--hosts <H>'",
+        ),
+        (
+            "--nodes 2 --node 0 --chief a:1 --max-restarts 1",
+            "error: the argument '--nodes <N>' cannot be used with '--max-restarts <N>'",
+        ),
+        ("--nodes 9223372036854775807 --node 0 --chief a:1", "error: invalid value '9223372036854775807' for '--nodes"),
+    ] {
+        let mut command = Command::new(CONSONANCE);
+        command.args(["run", "-n", "3"]).args(arguments.split(' ')).args(["--", "echo", "started"]);
+        let output = command.output().expect("the launcher runs");
+        let stderr = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{arguments}: {stderr}");
+        assert!(stderr.starts_with(says), "{arguments}: {stderr}");
+    }
+}
+
+/// Plays a scene with two hosts, each with a launch of its own of two workers. Returns the lines of
+/// each worker.
+fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
+    let test = env::current_exe().expect("a test");
+    let script = format!(
+        "exec {CONSONANCE} run --nodes 2 --node $RANK --chief 10.77.0.1:4000 -n 2 --keep-going -- {} --exact {} \
+         --nocapture",
+        test.display(),
+        across::NAME
+    );
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--hosts", "2", "-n", "1", "--keep-going", "--timeout", "20", "--", "sh", "-c", &script]);
+    let output = Launch::of({
+        command.env(across::SCENE, scene);
+        command
+    });
+    let output = output.finish();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    println!("{scene}: {stdout}\n{stderr}");
+    let mut lines = BTreeMap::<usize, Vec<String>>::new();
+    for line in stdout.lines() {
+        // Each launcher puts the worker before the line.
+        let said = line.split_once("] [worker ").and_then(|(_, line)| line.split_once("] > "));
+        if let Some((worker, said)) = said {
+            lines.entry(worker.parse().expect("a number")).or_default().push(said.to_owned());
+        }
+    }
+    lines
+}
+
+#[test]
+fn the_workers_of_two_nodes_train_with_the_bits_of_one_process() {
+    if !across::can_cross() {
+        return;
+    }
+    let begin = Instant::now();
+    let (played, all, left) = (play("death"), across::sum_of_threads(4), across::sum_of_threads(3));
+    assert!(begin.elapsed() < Duration::from_secs(20), "the workers that are left end by themselves");
+    for worker in [0, 1, 3] {
+        assert_eq!(played[&worker], [&*all, "lost 2", &left], "worker {worker}");
+    }
+    assert_eq!(played[&2], [all]);
+}
