@@ -1,8 +1,9 @@
 use super::{Greeting, HEAD, Host, Met, Network, News, NotMet, meet};
-use crate::wire::Wire;
+use crate::{os::process_state::ProcessState, wire::Wire};
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    process,
     sync::mpsc::{self, Receiver},
     thread,
     time::{Duration, Instant},
@@ -212,6 +213,7 @@ fn networks(count: usize) -> Option<Vec<(Network, Receiver<News>)>> {
     let mut hosts = hosts(&addresses(count));
     for (host, wire) in hosts.iter_mut().zip(&wires) {
         host.greeting.address = wire.address().to_vec();
+        host.greeting.pid = process::id();
     }
     let start = |(met, wire): (Result<Met, NotMet>, Wire)| {
         let (sender, receiver) = mpsc::channel();
@@ -247,6 +249,7 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
                             assert_eq!((head, data), ([arrived[process] as u8; HEAD], body(arrived[process])));
                             arrived[process] += 1;
                         }
+                        News::LeftBehind { process } => panic!("{process} goes on with all"),
                         News::Gone { process, why, has_ended } => {
                             assert_eq!((&why[..], has_ended, arrived[process]), ("it has left", true, MESSAGES));
                         }
@@ -255,6 +258,26 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
             });
         }
     });
+}
+
+/// Other words of a process may never arrive if it ends then.
+#[test]
+fn a_process_that_was_left_behind_hears_of_that_before_the_end() {
+    let Some(mut networks) = networks(3) else { return };
+    let (second, _news) = networks.remove(1);
+    second.leave_behind(0);
+    second.links_for_test().iter().flatten().for_each(|link| _ = link.shutdown(std::net::Shutdown::Both));
+    let news: Vec<News> = networks[0].1.iter().take(2).collect();
+    assert!(matches!(news[..], [News::LeftBehind { process: 1 }, News::Gone { process: 1, has_ended: true, .. }]));
+    assert!(matches!(networks[1].1.recv_timeout(LONG), Ok(News::Gone { process: 1, has_ended: true, .. })));
+}
+
+#[test]
+fn a_process_tells_of_the_states_of_those_on_its_host() {
+    let Some(networks) = networks(5) else { return };
+    // By their greetings 0 and 1 are on one host, 2 and 3 on another, and 4 is alone.
+    let states = [1, 2, 3, 4].map(|process| networks[0].0.state(process));
+    assert_eq!(states, [Some(ProcessState::Running), Some(ProcessState::Running), Some(ProcessState::Running), None]);
 }
 
 #[test]
