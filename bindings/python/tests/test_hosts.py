@@ -121,18 +121,52 @@ dist.destroy_process_group()
 """
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def torchrun_on_two_hosts(play, folder, *words):
+    """Runs a program of PyTorch as two ranks on each of two hosts, and returns the lines that begin with a rank."""
+    nodes = f"--nnodes 2 --nproc-per-node 2 --node-rank $RANK --master-addr {FIRST} --master-port 29511"
+    command = " ".join(map(str, [*TORCHRUN, nodes, *words]))
+    said = play(1, "sh", "-c", f"cd {folder} && exec {command}", OMP_NUM_THREADS="1")
+    return [line for line in said if line.startswith("rank ")]
+
+
 def test_torchrun_trains_on_two_hosts(play, tmp_path):
     pytest.importorskip("torch")
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    alone = subprocess.run(
-        [*torchrun, "--nproc-per-node", "4", program], capture_output=True, text=True, timeout=150, cwd=tmp_path
-    )
+    command = [*TORCHRUN, "--nproc-per-node", "4", program]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
-    command = " ".join([*torchrun, "--nnodes 2 --nproc-per-node 2 --node-rank $RANK", f"--master-addr {FIRST}"])
-    said = play(1, "sh", "-c", f"cd {tmp_path} && exec {command} --master-port 29511 {program}", OMP_NUM_THREADS="1")
+    said = torchrun_on_two_hosts(play, tmp_path, program)
     assert len(said) == 4 and said == sorted(alone.stdout.splitlines()), said
+
+
+RESTARTED = """
+import os, torch, torch.distributed as dist
+import consonance.torch
+
+restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("consonance")
+data = torch.ones(3)
+dist.all_reduce(data)
+# A rank of the first host, and then one of the other.
+if restart < 2 and dist.get_rank() == 3 * restart:
+    os.kill(os.getpid(), 9)
+dist.barrier()
+dist.barrier()
+print(f"rank {dist.get_rank()} after {restart} restarts: {data.tolist()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_restarts_killed_ranks_on_two_hosts(play, tmp_path):
+    pytest.importorskip("torch")
+    program = tmp_path / "restarted.py"
+    program.write_text(RESTARTED)
+    said = torchrun_on_two_hosts(play, tmp_path, "--max-restarts 2", program)
+    assert said == [f"rank {rank} after 2 restarts: [4.0, 4.0, 4.0]" for rank in range(4)], said
 
 
 def test_the_example_of_a_mean_runs_on_two_hosts(play):
