@@ -294,3 +294,29 @@ fn a_process_ending_without_a_farewell_is_gone_at_once() {
         }
     }
 }
+
+#[test]
+fn words_in_pieces_or_without_a_meaning_harm_no_other_link() {
+    let Some(networks) = networks(3) else { return };
+    let write = |kind: u8, number: u64| {
+        let mut link = networks[1].0.links_for_test()[0].as_ref().expect("a link with process 0");
+        for byte in [kind].into_iter().chain(number.to_le_bytes()) {
+            link.write_all(&[byte]).expect("room for a byte");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Questions about processes, and answers, with numbers of no process and no state.
+    for kind in [b'Q', b'A'] {
+        [u64::MAX, 1 << 40, 3 << 8, 3, 1 << 8 | 7].into_iter().for_each(|number| write(kind, number));
+    }
+    networks[1].0.send(0, &[0; HEAD], body(2));
+    let news = || networks[0].1.recv_timeout(LONG).expect("news of a process");
+    assert!(matches!(news(), News::Arrived { process: 1, .. }));
+    write(b'?', 0);
+    match news() {
+        News::Gone { process: 1, why, has_ended: false } => assert_eq!(why, "its link carries nonsense"),
+        _ => panic!("other news"),
+    }
+    networks[2].0.send(0, &[0; HEAD], body(2));
+    assert!(matches!(news(), News::Arrived { process: 2, .. }));
+}
