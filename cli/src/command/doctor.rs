@@ -1,7 +1,7 @@
 //! `consonance doctor`.
 
 use super::terminal;
-use crate::doctor::{Report, loaded, serve};
+use crate::doctor::{Report, serve};
 
 /// Say whether this machine can run Consonance, and what to do where it cannot.
 ///
@@ -28,6 +28,7 @@ pub(crate) struct Trial {
 }
 
 /// The hidden subcommand that loads UCX.
+#[cfg(target_os = "linux")]
 #[derive(clap::Args)]
 pub(crate) struct Ucx {}
 
@@ -44,10 +45,11 @@ impl Doctor {
     }
 }
 
+#[cfg(target_os = "linux")]
 impl Ucx {
     /// Writes what there is as a JSON object, and returns the exit status of the command.
     pub(crate) fn run(&self) -> i32 {
-        println!("{}", loaded());
+        println!("{}", crate::doctor::loaded());
         0
     }
 }

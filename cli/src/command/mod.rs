@@ -65,6 +65,7 @@ enum Command {
     BenchWorker(bench::Worker),
     #[command(hide = true)]
     DoctorGpu(gpu_check::DoctorGpu),
+    #[cfg(target_os = "linux")]
     #[command(hide = true)]
     DoctorUcx(doctor::Ucx),
     #[command(hide = true)]
@@ -224,6 +225,7 @@ fn carry_out(command: Command) -> i32 {
         Command::Doctor(doctor) => doctor.run(),
         Command::DoctorTrial(trial) => trial.run(),
         Command::DoctorGpu(gpu) => gpu.run(),
+        #[cfg(target_os = "linux")]
         Command::DoctorUcx(ucx) => ucx.run(),
         Command::GpuCheck(check) => check.run(),
         Command::Explain(explain) => status_of("consonance", explain.run()),

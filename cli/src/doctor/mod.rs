@@ -14,9 +14,11 @@ pub(crate) mod machine;
 mod memory;
 mod limits;
 mod trial;
+#[cfg(target_os = "linux")]
 mod hosts;
 mod engines;
 
+#[cfg(target_os = "linux")]
 pub use hosts::loaded;
 pub use row::{Row, Section, Verdict};
 pub use trial::serve;
@@ -42,6 +44,7 @@ impl Report {
         rows.extend(limits::rows());
         rows.extend(trial::rows());
         let loader = engines::Loader::of_this_process();
+        #[cfg(target_os = "linux")]
         rows.push(hosts::row(&loader));
         rows.extend(engines::rows(&loader));
         Report { rows }
