@@ -1,7 +1,6 @@
 //! The end of a unit whose threads outlive it.
 
 use std::{
-    ffi::c_char,
     fs, thread,
     time::{Duration, Instant},
 };
@@ -25,11 +24,4 @@ fn other_threads_run() -> bool {
         // The state follows the name, which may have parentheses.
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
     })
-}
-
-/// Tells LeakSanitizer of the allocations that UCX keeps for the process: they are in none of its
-/// libraries' hands when it looks.
-#[unsafe(no_mangle)]
-extern "C" fn __lsan_default_suppressions() -> *const c_char {
-    c"leak:libuc".as_ptr()
 }

@@ -4,7 +4,6 @@
 use consonance::{Error, MultiWorkerMirroredStrategy, ProcessGroup};
 use std::{
     env,
-    net::TcpListener,
     process::{Command, Output, Stdio},
     sync::mpsc,
     time::Duration,
@@ -236,14 +235,17 @@ fn two_jobs_at_the_same_time_do_not_meet() {
     }
 }
 
+/// Returns a port of this process's own, below those that the system chooses by itself.
+fn port(place: u16) -> u16 {
+    20_000 + (std::process::id() % 3_000) as u16 * 4 + place
+}
+
 #[test]
 fn the_processes_of_two_hosts_meet_at_the_chief() {
     if let Err(absent) = consonance::raw::Wire::open(None) {
         return println!("skipped: processes with a network: {absent}");
     }
-    let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-    // No other process gets the port in the short time until it is used.
-    let (chief, master) = (format!("localhost:{}", free()), (free() - 1).to_string());
+    let (chief, master) = (format!("localhost:{}", port(0)), (port(1) - 1).to_string());
     let chief = ("CONSONANCE_CHIEF", &*chief);
     let torch = [("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "1")];
     let with_master = [&torch[..], &[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*master)]].concat();
@@ -270,7 +272,7 @@ fn ranks_with_other_counts_do_not_meet_at_the_chief() {
     if let Err(absent) = consonance::raw::Wire::open(None) {
         return println!("skipped: processes with a network: {absent}");
     }
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let port = port(3);
     // The chief waits once it has asked for its own table.
     let (tell, waits) = mpsc::channel();
     let join = |rank: &str, size: &str, name: &str| {

@@ -307,14 +307,14 @@ pub enum Fate {
 }
 
 /// Returns whether a side of a network that broke may form the next generation. `fates` has the
-/// processes of the last one in the order of their ranks: of the last one that has formed, as far as
-/// the process knows that asks. One that was begun, and lost a process before all had met, does not
-/// count.
+/// processes of the last one in the order of their ranks: of the last one that has formed, as far
+/// as the process knows that asks. One that was begun, and lost a process before all had met, does
+/// not count.
 ///
 /// Of the processes not known to have ended, the side needs more than half, or half and the first
-/// one. So of any two sides at most one goes on, also if they know of different ends. A process that
-/// has ended may have counted for the other side before: whoever hears of an end must have heard
-/// before of the groups that the process had begun, and does not go on if one was without it.
+/// one. So of any two sides at most one goes on, also if they know of different ends. A process
+/// that has ended may have counted for the other side before: whoever hears of an end must have
+/// heard before of the groups that the process had begun, and does not go on if one was without it.
 ///
 /// ```
 /// use consonance_spec::generations::{Fate::{Ended, Here, LeftBehind, Silent}, may_go_on};

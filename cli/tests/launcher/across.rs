@@ -1,7 +1,7 @@
 //! Strategies whose workers are on two hosts that this machine plays: bits, faults, and the groups
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
-use super::{CONSONANCE, Launch, hosts::can_play};
+use super::{CONSONANCE, Launch, hosts::can_play, until};
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
 };
@@ -96,12 +96,10 @@ fn by_id(path: &str) -> consonance::Result<String> {
             fs::rename(format!("{path}.new"), path).expect("a file");
             id
         }
-        _ => loop {
-            if let Ok(text) = fs::read_to_string(path) {
-                break text.parse()?;
-            }
-            thread::sleep(Duration::from_millis(10));
-        },
+        _ => {
+            until("rank 1 has made an id", || fs::exists(path).expect("a folder"));
+            fs::read_to_string(path).expect("a file").parse()?
+        }
     };
     let mut group = ProcessGroup::with_id(&id, rank, 4).timeout(Duration::from_secs(20))?.join()?;
     let mut sum = [1u32 << (8 * rank)];
@@ -371,16 +369,16 @@ fn a_killed_worker_is_named_on_all_hosts_and_the_others_go_on() {
 fn a_stopped_worker_is_named_at_the_deadline_on_all_hosts() {
     if can_cross() {
         let late: &[&str] = &["late [2]"];
-        let played = play("late");
+        let (played, mut knows) = (play("late"), false);
         for worker in [0, 1, 3] {
             let [_, error, words] = &played[&worker][..] else { panic!("worker {worker}: {played:?}") };
             assert!([late[0], "aborted by 2"].contains(&&**error), "worker {worker}: {error}");
-            // Worker 3 of its host knows.
-            assert!(
-                words.ends_with("is stopped") && words.contains(" on host1, is stopped"),
-                "worker {worker}: {words}"
-            );
+            // Worker 3 of its host knows, and answers in time unless the machine is busy.
+            let states = [" on host1, is stopped", " on host1, is silent"];
+            assert!(states.iter().any(|state| words.ends_with(state)), "worker {worker}: {words}");
+            knows |= words.ends_with(states[0]);
         }
+        assert!(knows, "{played:?}");
     }
 }
 
@@ -397,7 +395,7 @@ fn the_workers_of_one_host_go_on_after_the_end_of_all_of_another() {
 }
 
 #[test]
-fn a_network_that_breaks_for_a_second_ends_nothing() {
+fn a_break_of_the_network_for_a_second_ends_nothing() {
     if can_cross() {
         let all = format!("{}, after a break", sum_of_threads(4));
         let lines: &[&str] = &[&all];

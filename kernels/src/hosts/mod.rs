@@ -9,10 +9,11 @@
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
 //! table of all addresses there. See [`look_up`].
 //!
-//! **Network.** Data travel over the wire. A link carries questions for the states of processes, and
-//! the end of its own: the *farewell* of one that leaves, with the number of messages that it has sent to the other, and
-//! the answer that all of these have arrived. A link that closes without a farewell means that the
-//! process has ended, or that its host does not answer, as the system's keepalive finds out.
+//! **Network.** Data travel over the wire. A link carries questions for the states of processes,
+//! and the end of its own: the *farewell* of one that leaves, with the number of messages that it
+//! has sent to the other, and the answer that all of these have arrived. A link that closes without
+//! a farewell means that the process has ended, or that its host does not answer, as the system's
+//! keepalive finds out. Before it begins a group without another process, a process tells that one.
 //!
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
@@ -29,7 +30,7 @@ pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
 pub use network::{HEAD, Head, Network, News};
 pub use states::place;
-pub use table::{Claim, MOST, listen_anywhere, listen_at, look_up, serve};
+pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};
 
 #[cfg(test)]
 mod tests;

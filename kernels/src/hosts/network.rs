@@ -160,13 +160,12 @@ impl Network {
         }
     }
 
-    /// Returns the state of another process. Asks one of its host if it is on another host, and
-    /// waits for the answer for at most 300 ms; `None` if there is none. Not for the thread that
-    /// delivers.
-    pub fn state(&self, process: usize) -> Option<ProcessState> {
+    /// Returns the states of other processes. Asks those of their hosts, and waits for the answers
+    /// for at most 300 ms; `None` where there is none. Not for the thread that delivers.
+    pub fn states(&self, processes: &[usize]) -> Vec<Option<ProcessState>> {
         match self.origin.forked() {
-            true => None,
-            false => self.shared.states.of(process, |asked| self.shared.write(asked, ASK, process as u64)),
+            true => vec![None; processes.len()],
+            false => self.shared.states.of(processes, |asked, of| self.shared.write(asked, ASK, of as u64)),
         }
     }
 }
@@ -202,7 +201,10 @@ impl Shared {
         if let Some(mut link) = self.links[process].as_ref() {
             let mut word = [kind; WORD];
             word[1..].copy_from_slice(&number.to_le_bytes());
-            let _ = link.write(&word);
+            // The next word would be read as the rest of a part of one.
+            if link.write(&word).is_ok_and(|written| written < WORD) {
+                self.close(process);
+            }
         }
     }
 

@@ -15,11 +15,14 @@ use std::{
 /// The limit on the time for an answer. A process that runs answers at once.
 const ANSWER: Duration = Duration::from_millis(300);
 
-/// Returns the digest of the place where the ids of this process and its peers are.
-pub fn place() -> u64 {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let ids = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    digest(&format!("{boot}{}", ids.display()))
+/// Returns the digest of the place where the ids of this process are: the running system, its name
+/// `host`, and the namespace. 0 if the system does not tell.
+pub fn place(host: &str) -> u64 {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    match (boot, fs::read_link("/proc/self/ns/pid")) {
+        (Ok(boot), Ok(ids)) => digest(&format!("{host} {boot}{}", ids.display())),
+        _ => 0,
+    }
 }
 
 /// The processes of a group, and the answers about their states.
@@ -40,25 +43,30 @@ impl States {
     /// Returns the state of a process, if it is one of this place.
     fn seen(&self, process: usize) -> Option<ProcessState> {
         let &(place, pid) = self.processes.get(process)?;
-        (place == self.processes[self.own].0).then(|| process_state(pid))
+        (place != 0 && place == self.processes[self.own].0).then(|| process_state(pid))
     }
 
-    /// Returns the state of a process. `ask` sends the question to another process. `None` if no
-    /// process of the same place answers.
-    pub(super) fn of(&self, process: usize, ask: impl Fn(usize)) -> Option<ProcessState> {
-        if let Some(state) = self.seen(process) {
-            return Some(state);
-        }
-        let of_its_place = |&other: &usize| other != process && self.processes[other].0 == self.processes[process].0;
+    /// Returns the states of processes. `ask` sends a process the question for the state of another
+    /// one. `None` if no process of the same place answers.
+    pub(super) fn of(&self, processes: &[usize], ask: impl Fn(usize, usize)) -> Vec<Option<ProcessState>> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers[process] = None;
-        let asked: Vec<usize> = (0..self.processes.len()).filter(of_its_place).collect();
-        asked.iter().copied().for_each(&ask);
-        if asked.is_empty() {
-            return None;
+        let mut asked = Vec::new();
+        for &process in processes {
+            answers[process] = self.seen(process);
+            let is_of_its_place = |other: &usize| self.processes[*other].0 == self.processes[process].0;
+            // A process that is late, too, does not answer.
+            let others: Vec<usize> = (0..self.processes.len())
+                .filter(|other| !processes.contains(other) && is_of_its_place(other))
+                .collect();
+            if answers[process].is_none() && !others.is_empty() {
+                asked.push(process);
+                others.into_iter().for_each(|other| ask(other, process));
+            }
         }
-        let waited = self.answered.wait_timeout_while(answers, ANSWER, |answers| answers[process].is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0[process]
+        let is_open = |answers: &mut Vec<Option<_>>| asked.iter().any(|&process| answers[process].is_none());
+        let waited = self.answered.wait_timeout_while(answers, ANSWER, is_open);
+        let answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        processes.iter().map(|&process| answers[process]).collect()
     }
 
     /// Returns the answer to a question, as a number. None about processes of other places.

@@ -41,14 +41,15 @@ impl ProcessGroupBuilder {
         let wire = Wire::open(interface.as_deref()).map_err(|absent| not_met(absent.to_string(), Vec::new()))?;
         // Processes with other minor versions do not understand each other.
         let [major, minor, _] = wire.version();
+        let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
         let greeting = Greeting {
             digest: place.digest,
             task: place.own,
             tasks: place.tasks.len(),
             replicas: self.replicas,
             pid: process::id(),
-            place: place_of_ids(),
-            host: host_name().unwrap_or_else(|| "a host without a name".to_owned()),
+            place: place_of_ids(&host),
+            host,
             wire: format!("UCX {major}.{minor}"),
             address: wire.address().to_vec(),
         };
@@ -62,9 +63,14 @@ impl ProcessGroupBuilder {
             }
             Way::Table { at, serves } => {
                 let failed = |source| Error::system("listen at a port", source);
-                if *serves {
-                    serve(listen_at(&at[0], deadline).map_err(refused)?, place.digest, deadline).map_err(failed)?;
-                }
+                // Ends with this call: after an error another one may follow.
+                let _serving = match serves {
+                    true => {
+                        let listener = listen_at(&at[0], deadline).map_err(refused)?;
+                        Some(serve(listener, place.digest, deadline).map_err(failed)?)
+                    }
+                    false => None,
+                };
                 let listener = listen_anywhere().map_err(failed)?;
                 let claim = Claim {
                     digest: place.digest,

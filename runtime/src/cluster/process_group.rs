@@ -38,10 +38,14 @@ const CALL: &str = "ProcessGroup";
 /// they end. This needs Linux.
 ///
 /// If the address of a process is on another host, each process listens at its own address, and
-/// connects to the others at theirs. Their data travel over UCX (`libucp.so.0`), which is loaded
-/// then. It is found where the system's loader looks, or in the environment of the wheel `mpich`;
-/// `CONSONANCE_UCX` names another file, and `CONSONANCE_INTERFACE` the network interface. Such a
-/// group has at most 256 processes, and no replacements: it does not form again, as the group of a
+/// connects to the others at theirs. Processes that know one address alone, by a
+/// [launcher](ProcessGroup::from_env) or by an [id](UniqueId::across_hosts), listen at a free port,
+/// and learn the addresses of the others there.
+///
+/// Their data travel over UCX (`libucp.so.0`), which is loaded then. It is found where the system's
+/// loader looks, or in the environment of the wheel `mpich`; `CONSONANCE_UCX` names another file,
+/// and `CONSONANCE_INTERFACE` the network interface. Such a group has at most 256 processes, and no
+/// replacements: it does not form again, as the group of a
 /// [strategy](crate::MultiWorkerMirroredStrategy::reform) does. It trusts its network: whoever can
 /// connect to an address can disturb it.
 ///
@@ -337,6 +341,9 @@ impl ProcessGroupBuilder {
         match joined {
             Ok((generation, communicators)) => {
                 joining.succeed();
+                if let Job::Id { id, .. } = &self.job {
+                    id.end_service();
+                }
                 Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
             }
             Err(error) => {

@@ -3,17 +3,19 @@
 use crate::{Error, Result};
 use consonance_kernels::{
     digest::digest,
-    hosts::{listen_anywhere, serve},
+    hosts::{Serving, listen_anywhere, serve},
     os::addresses::own_addresses,
     shm::Segment,
 };
 use std::{
+    collections::BTreeMap,
     fmt::{self, Write},
     fs,
     io::Read,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::fs::MetadataExt,
     str::FromStr,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -46,6 +48,9 @@ const USER: usize = 48;
 /// The first byte of the port at which the maker listens, if it does. The addresses of its host
 /// follow: a byte with the version of IP, then the address. A zero ends them.
 const ADDRESSES: usize = 64;
+
+/// The services of the ids that this process has made, by their digests.
+static SERVED: Mutex<BTreeMap<u128, Serving>> = Mutex::new(BTreeMap::new());
 
 /// The time that the maker of an id across hosts listens, at most.
 const LISTENS: Duration = Duration::from_secs(24 * 60 * 60);
@@ -83,8 +88,8 @@ impl UniqueId {
     }
 
     /// Makes an id for processes of several hosts. This process listens for them until the group is
-    /// formed, a day at most: the id has the addresses of this host, or those of the network
-    /// interface `CONSONANCE_INTERFACE`. An id is good for one group. On one host
+    /// formed, a day at most, at a port of all its addresses: the id has these, or those of the
+    /// network interface `CONSONANCE_INTERFACE`. An id is good for one group. On one host
     /// [`new`](UniqueId::new) makes the faster groups.
     ///
     /// # Errors
@@ -127,8 +132,15 @@ impl UniqueId {
             }
         }
         id.0[ADDRESSES..][..place.len()].copy_from_slice(&place);
-        serve(listener, id.digest(), Instant::now() + LISTENS).map_err(asked("listen for the processes of a group"))?;
+        let serving = serve(listener, id.digest(), Instant::now() + LISTENS);
+        let serving = serving.map_err(asked("listen for the processes of a group"))?;
+        SERVED.lock().unwrap_or_else(PoisonError::into_inner).insert(id.digest(), serving);
         Ok(id)
+    }
+
+    /// Ends the service of the group's addresses, if this process has it: the group has formed.
+    pub(crate) fn end_service(&self) {
+        SERVED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.digest());
     }
 
     /// Returns the addresses at which the maker listens, `host:port`; none if the id is one of

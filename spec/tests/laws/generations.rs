@@ -286,8 +286,8 @@ struct Known {
 }
 
 /// Plays processes that take others for lost one by one, and form groups, in any order. Returns
-/// whether two groups without a common process ever run. `counts_begun`: a group that was only begun
-/// counts as the last one.
+/// whether two groups without a common process ever run. `counts_begun`: a group that was only
+/// begun counts as the last one.
 fn run_apart(steps: &[(u8, u8, u8)], processes: usize, counts_begun: bool) -> bool {
     let all: Vec<usize> = (0..processes).collect();
     let mut known = vec![Known { formed: all.clone(), begun: all, has_ended: false }; processes];
@@ -338,7 +338,7 @@ quickcheck! {
 }
 
 #[test]
-fn two_groups_without_a_common_process_run_if_one_that_was_begun_counts() {
+fn two_groups_without_a_common_process_run_if_a_begun_one_counts() {
     // Of four, 0 and 1 lose 2 and 3 one by one, and the other way round.
     let lose = [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0), (2, 1), (3, 0), (3, 1)].map(|(own, other)| (own, other, 5));
     let meet = [0, 2].map(|own| (own, 0, 1));

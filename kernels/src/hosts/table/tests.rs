@@ -1,7 +1,12 @@
-use super::*;
+use super::{service::Caller, *};
+use crate::hosts::NotMet;
+use rustix::net::{AddressFamily, SocketType};
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, Shutdown},
+    mem,
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Instant,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -11,11 +16,20 @@ fn claim(rank: usize, size: usize) -> Claim {
 }
 
 /// Serves a table at a free port of the loopback, and returns its address.
-fn served(until: Duration) -> String {
+fn served() -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address = listener.local_addr().expect("it is bound").to_string();
-    serve(listener, 7, Instant::now() + until).expect("a thread starts");
+    mem::forget(serve(listener, 7, Instant::now() + LONG).expect("a thread starts"));
     address
+}
+
+/// Claims a rank on a connection, and waits until the service has heard it.
+fn claimed(address: &str, claim: &Claim) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(&claim.bytes()).expect("it is taken");
+    stream.set_read_timeout(Some(LONG)).expect("a timeout");
+    stream.read_exact(&mut [0]).expect("a word of the missing ranks");
+    stream
 }
 
 fn ask_for(address: &str, claim: &Claim, timeout: Duration) -> Result<Vec<String>, NotMet> {
@@ -24,7 +38,7 @@ fn ask_for(address: &str, claim: &Claim, timeout: Duration) -> Result<Vec<String
 
 #[test]
 fn all_ranks_get_the_addresses_of_all() {
-    let address = served(LONG);
+    let address = served();
     let expected: Vec<String> = (0..5).map(|rank| format!("127.0.0.1:{}", 5000 + rank)).collect();
     thread::scope(|scope| {
         for rank in [3, 1, 4, 0, 2] {
@@ -38,23 +52,23 @@ fn all_ranks_get_the_addresses_of_all() {
 }
 
 #[test]
-fn a_table_is_found_that_is_served_later_and_behind_other_addresses() {
+fn a_table_is_found_later_and_behind_other_addresses() {
     let listeners = [0; 3].map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free"));
     let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("it is bound").to_string());
     let [closed, other, own] = listeners;
     drop(closed);
-    serve(other, 8, Instant::now() + LONG).expect("a thread starts");
+    let _other = serve(other, 8, Instant::now() + LONG).expect("a thread starts");
     thread::scope(|scope| {
         let asked = scope.spawn(|| look_up(&addresses, &claim(0, 1), Instant::now() + LONG, |_| {}));
         thread::sleep(Duration::from_millis(100));
-        serve(own, 7, Instant::now() + LONG).expect("a thread starts");
+        let _own = serve(own, 7, Instant::now() + LONG).expect("a thread starts");
         assert_eq!(asked.join().expect("no panic"), Ok(vec!["127.0.0.1:5000".to_owned()]));
     });
 }
 
 #[test]
 fn missing_ranks_are_named_at_the_deadline_and_reported_before() {
-    let address = served(LONG);
+    let address = served();
     let mut reports = Vec::new();
     let late = look_up(&[address], &claim(1, 4), Instant::now() + Duration::from_millis(3500), |waiting| {
         reports.push(waiting.missing.clone());
@@ -69,41 +83,75 @@ fn missing_ranks_are_named_at_the_deadline_and_reported_before() {
 }
 
 #[test]
-fn claims_that_contradict_others_are_refused() {
-    let address = served(LONG);
+fn claims_contradicting_others_are_refused() {
+    let address = served();
+    let mut first = claimed(&address, &claim(0, 2));
+    let refused = |claim: Claim| ask_for(&address, &claim, LONG).expect_err("it is refused").problem;
+    assert_eq!(refused(claim(0, 2)), "rank 0 is process 100 on host0 already");
+    assert_eq!(refused(claim(1, 3)), "rank 1 counts 3 processes: rank 0, process 100 on host0, counts 2");
+    assert_eq!(refused(claim(2, 2)), "rank 2 is not below the size, 2");
+    assert_eq!(refused(claim(1, 257)), "a group on several hosts has at most 256 processes, not 257");
+    assert!(ask_for(&address, &claim(1, 2), LONG).is_ok());
+    let mut heard = Vec::new();
+    first.read_to_end(&mut heard).expect("the table");
+    assert!(heard.ends_with(b"127.0.0.1:5000\n127.0.0.1:5001"));
+}
+
+#[test]
+fn an_ending_process_takes_its_claim_back() {
+    let address = served();
+    // Their claims are closed before the service looks again, in any order.
+    for rank in [1, 2, 1] {
+        drop(claimed(&address, &claim(rank, 3)));
+    }
     thread::scope(|scope| {
-        let first = scope.spawn(|| ask_for(&address, &claim(0, 2), LONG));
-        thread::sleep(Duration::from_millis(200));
-        let refused = |claim: Claim| ask_for(&address, &claim, LONG).expect_err("it is refused").problem;
-        assert_eq!(refused(claim(0, 2)), "rank 0 is process 100 on host0");
-        assert_eq!(refused(claim(1, 3)), "rank 1 counts 3 processes: rank 0, process 100 on host0, counts 2");
-        assert_eq!(refused(claim(2, 2)), "rank 2 of 2: a table has at most 256 ranks");
-        assert_eq!(refused(claim(1, 257)), "rank 1 of 257: a table has at most 256 ranks");
-        assert!(ask_for(&address, &claim(1, 2), LONG).is_ok());
-        assert!(first.join().expect("no panic").is_ok());
+        let all = [2, 0, 1].map(|rank| (rank, &address));
+        let all = all.map(|(rank, address)| scope.spawn(move || ask_for(address, &claim(rank, 3), LONG)));
+        all.into_iter().for_each(|asked| assert!(asked.join().expect("no panic").is_ok()));
     });
 }
 
 #[test]
-fn a_process_that_ends_takes_its_claim_back() {
-    let address = served(LONG);
-    let gone = TcpStream::connect(&address).expect("it listens");
-    (&gone).write_all(&claim(1, 3).bytes()).expect("it is taken");
-    thread::scope(|scope| {
-        let first = scope.spawn(|| ask_for(&address, &claim(0, 3), LONG));
-        thread::sleep(Duration::from_millis(100));
-        drop(gone);
-        thread::sleep(Duration::from_millis(100));
-        let second = scope.spawn(|| ask_for(&address, &claim(1, 3), LONG));
-        assert!(ask_for(&address, &claim(2, 3), LONG).is_ok());
-        assert!(second.join().expect("no panic").is_ok());
-        assert!(first.join().expect("no panic").is_ok());
-    });
+fn a_dropped_service_leaves_its_port() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let serving = serve(listener, 7, Instant::now() + LONG).expect("a thread starts");
+    let mut waits = claimed(&address.to_string(), &claim(0, 2));
+    drop(serving);
+    waits.read_to_end(&mut Vec::new()).expect("it closes");
+    assert!(TcpListener::bind(address).is_ok());
+}
+
+/// Rank 0 comes to the service by another address of its host than the others.
+#[test]
+fn a_process_of_the_same_host_is_seen_where_others_reach_the_service() {
+    let pair = |to: &str, from: &str| {
+        let listener = TcpListener::bind((to, 0)).expect("a port is free");
+        let to = listener.local_addr().expect("it is bound");
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        let from: SocketAddr = format!("{from}:0").parse().expect("an address");
+        rustix::net::bind(&socket, &from).expect("an address of the loopback");
+        rustix::net::connect(&socket, &to).expect("it listens");
+        (listener.accept().expect("a connection").0, socket)
+    };
+    let caller = |stream: TcpStream, rank| Caller {
+        stream,
+        since: Instant::now(),
+        bytes: Vec::new(),
+        claim: Some(claim(rank, 2)),
+    };
+    let ((here, _here), (there, _there)) = (pair("127.0.0.2", "127.0.0.2"), pair("127.0.0.3", "127.0.0.4"));
+    let [here, there] = [caller(here, 0), caller(there, 1)];
+    assert_eq!((here.seen_by(&there), here.seen_by(&here)), ("127.0.0.3:5000".to_owned(), "127.0.0.2:5000".to_owned()));
+    assert_eq!(
+        (there.seen_by(&here), there.seen_by(&there)),
+        ("127.0.0.4:5001".to_owned(), "127.0.0.4:5001".to_owned())
+    );
 }
 
 #[test]
 fn strangers_get_nothing_and_harm_nobody() {
-    let address = served(LONG);
+    let address = served();
     let mut strangers = Vec::new();
     for words in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &MAGIC, &[0xff; 500], &claim(0, 1).bytes()[..BYTES - 1]] {
         let stranger = TcpStream::connect(&address).expect("it listens");
@@ -112,7 +160,7 @@ fn strangers_get_nothing_and_harm_nobody() {
     }
     let other = Claim { digest: 8, ..claim(0, 1) };
     let late = ask_for(&address, &other, Duration::from_millis(300)).expect_err("another group");
-    assert!(late.problem.contains("a process that has no table of this group answers at"), "{late}");
+    assert!(late.problem.contains("a process without a table of this group answers at"), "{late}");
     assert!(ask_for(&address, &claim(0, 1), LONG).is_ok());
     for mut stranger in strangers {
         _ = stranger.shutdown(Shutdown::Write);
@@ -124,7 +172,7 @@ fn strangers_get_nothing_and_harm_nobody() {
 
 #[test]
 fn another_build_is_refused_in_words() {
-    let address = served(LONG);
+    let address = served();
     let mut bytes = claim(0, 1).bytes();
     bytes[32] ^= 1;
     let mut stream = TcpStream::connect(&address).expect("it listens");
@@ -136,14 +184,17 @@ fn another_build_is_refused_in_words() {
 }
 
 #[test]
-fn a_service_that_says_anything_costs_no_more_than_an_attempt() {
+fn any_words_of_a_service_cost_no_more_than_an_attempt() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let address = listener.local_addr().expect("it is bound").to_string();
     thread::scope(|scope| {
         scope.spawn(|| {
-            for words in
-                [&b"X\0\0\0\0\0\0\0\0"[..], &[b'T', 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0], b"T\x01\0\0\0\0\0\0\0a"]
-            {
+            for words in [
+                &b"X\0\0\0\0\0\0\0\0"[..],
+                &[b'T', 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0],
+                b"T\x01\0\0\0\0\0\0\0a",
+                b"M\x08\0\0\0\0\0\0\x007 999999",
+            ] {
                 let (mut stream, _) = listener.accept().expect("it listens");
                 _ = stream.read_exact(&mut [0; BYTES]);
                 _ = stream.write_all(words);

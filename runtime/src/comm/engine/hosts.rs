@@ -144,19 +144,25 @@ impl Carrier for Hosts {
         })
     }
 
-    fn describe_silent(&self, rank: usize) -> Option<String> {
-        let (process, described) = (self.process_of(rank), self.describe(rank)?);
-        // It is known to be gone.
-        if self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].gone.is_some() {
-            return Some(described);
-        }
-        Some(match self.network.state(process) {
-            Some(ProcessState::Running) => described,
-            Some(ProcessState::Stopped) => format!("{described}, is stopped"),
-            Some(ProcessState::Gone) => format!("{described}, has ended"),
-            // It is alone on its host, or that is silent.
-            None => format!("{described}, is silent"),
-        })
+    fn describe_silent(&self, ranks: &[usize]) -> Vec<Option<String>> {
+        let mut processes: Vec<usize> = ranks.iter().map(|&rank| self.process_of(rank)).collect();
+        processes.dedup();
+        let states = self.network.states(&processes);
+        let describe = |rank: &usize| {
+            let (process, described) = (self.process_of(*rank), self.describe(*rank)?);
+            if self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].gone.is_some() {
+                return Some(described);
+            }
+            let place = processes.iter().position(|&other| other == process).expect("the process of a rank");
+            Some(match states[place] {
+                Some(ProcessState::Running) => described,
+                Some(ProcessState::Stopped) => format!("{described}, is stopped"),
+                Some(ProcessState::Gone) => format!("{described}, has ended"),
+                // It is alone on its host, or that is silent.
+                None => format!("{described}, is silent"),
+            })
+        };
+        ranks.iter().map(describe).collect()
     }
 
     /// The rule of `consonance_spec::generations::may_go_on`.

@@ -260,11 +260,11 @@ pub trait Engine: Send {
     /// engine of processes tells the launcher. By default this does nothing.
     fn blame(&self, _rank: usize) {}
 
-    /// Describes the process of a rank whose message is late, in errors: its task, host and process
-    /// id, and its state. May ask another process for less than a second. By default there is no
-    /// description.
-    fn describe_silent(&self, _rank: usize) -> Option<String> {
-        None
+    /// Describes the process of each of these ranks, whose messages are late, in errors: its task,
+    /// host and process id, and its state. May ask other processes for less than a second in all.
+    /// By default there is no description.
+    fn describe_silent(&self, ranks: &[usize]) -> Vec<Option<String>> {
+        vec![None; ranks.len()]
     }
 
     /// Marks this rank idle or active. An idle rank makes no call before `company`, ranks of the

@@ -158,8 +158,8 @@ impl MultiWorkerMirroredStrategy {
     }
 
     /// Continues on a side of a broken network that [`reform`](Self::reform) refuses, because the
-    /// other side may go on. Each worker of this side makes this call. Make it only if you know that
-    /// the other side does not: else two groups train.
+    /// other side may go on. Each worker of this side makes this call. Make it only if you know
+    /// that the other side does not: else two groups train.
     ///
     /// # Errors
     /// As [`reform`](Self::reform).

@@ -12,6 +12,15 @@ use std::{
     time::Instant,
 };
 
+/// The reason why the ranks that are left begin no group.
+#[derive(Debug)]
+pub(super) enum NotBegun {
+    /// Others take this rank for lost.
+    Lost,
+    /// More ranks are lost than was known.
+    MoreLost,
+}
+
 /// The group of the ranks that are left, as one of them begins it.
 pub(super) struct Remaining {
     pub(super) generation: Generation,
@@ -277,12 +286,18 @@ impl Inbox {
     }
 
     /// Begins the first generation of the ranks of a group that are left, as far as this rank
-    /// knows. It follows from these ranks, not from the order of their losses. `None` if others
-    /// take this rank for lost. Forgets what has arrived of the generations before.
-    pub(super) fn begin_remaining(&self, group: u64) -> Option<Remaining> {
+    /// knows. It follows from these ranks, not from the order of their losses. Forgets what has
+    /// arrived of the generations before.
+    ///
+    /// # Errors
+    /// If others take this rank for lost, or if more are lost than all but the `checked` ones.
+    pub(super) fn begin_remaining(&self, group: u64, checked: Option<&[usize]>) -> Result<Remaining, NotBegun> {
         let mut contents = self.lock();
         if contents.has_left(contents.own, group) {
-            return None;
+            return Err(NotBegun::Lost);
+        }
+        if checked.is_some_and(|checked| checked.iter().any(|&rank| contents.has_left(rank, group))) {
+            return Err(NotBegun::MoreLost);
         }
         let Place { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
         let (lost, members): (Vec<usize>, Vec<usize>) =
@@ -297,7 +312,7 @@ impl Inbox {
         contents.places.insert(group, Place { generation, members: members.clone() });
         contents.forget_past();
         self.settle(contents);
-        Some(Remaining { generation, members, earlier, lost })
+        Ok(Remaining { generation, members, earlier, lost })
     }
 
     /// Returns the number of messages that no receive has taken, and of the receives that wait.

@@ -25,7 +25,7 @@ use crate::{
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Kind, Signature, World};
-use inbox::Remaining;
+use inbox::{NotBegun, Remaining};
 use letter::{Content, End, Generation};
 use mail::Mail;
 use std::{
@@ -90,8 +90,8 @@ pub trait Carrier: Send + Sync {
         Ok(())
     }
 
-    /// Tells a rank that takes no part in the group which this process begins. A process that hears of
-    /// the end of this one must have heard of this before. By default nobody needs to know.
+    /// Tells a rank that this process begins a group without it. A process that hears of the end of
+    /// this one must have heard of this before. By default nobody needs to know.
     fn leave_behind(&self, _rank: usize) {}
 
     /// Describes the process of a rank in errors: its task, host and process id. By default there
@@ -100,10 +100,10 @@ pub trait Carrier: Send + Sync {
         None
     }
 
-    /// Describes the process of a rank that is silent, with its state. May wait for an answer of
-    /// another process, less than a second. Not called on a thread that puts letters into inboxes.
-    fn describe_silent(&self, rank: usize) -> Option<String> {
-        self.describe(rank)
+    /// Describes the processes of ranks that are silent, with their states. May wait for answers of
+    /// other processes, less than a second. Not called on a thread that puts letters into inboxes.
+    fn describe_silent(&self, ranks: &[usize]) -> Vec<Option<String>> {
+        ranks.iter().map(|&rank| self.describe(rank)).collect()
     }
 }
 
@@ -261,7 +261,8 @@ impl Messages {
                 group.inbox.tell(group.generation());
                 let mut error = group.ended(call, end);
                 if let (Error::Aborted { calls, .. }, Reason::Deadline) = (&mut error, end.reason) {
-                    calls.extend(group.carrier.describe_silent(end.member).map(|process| (end.rank, process)));
+                    let processes = group.carrier.describe_silent(&[end.member]);
+                    calls.extend(processes.into_iter().flatten().map(|process| (end.rank, process)));
                 }
                 Err(error)
             }
@@ -272,7 +273,7 @@ impl Messages {
             News::Late => {
                 group.end(End { reason: Reason::Deadline, ..group.left(from) });
                 let silent = "it sent no message of this call";
-                let process = self.describe_silent(from);
+                let process = self.describe_silent(&[from]).pop().flatten();
                 let said = process.map_or(silent.to_owned(), |process| format!("{silent}; {process}"));
                 let missing = vec![(from, said)];
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
@@ -366,12 +367,19 @@ impl Engine for Messages {
         let (own, mut line) = (self.group.own(), line.clone());
         let (group, formed) = (self.group.generation().group, self.formed.iter().copied());
         let earlier: Vec<usize> = formed.filter(|&rank| !inbox.has_departed(rank, group)).collect();
-        let left: Vec<usize> = earlier.iter().copied().filter(|&rank| !inbox.has_left(rank, group)).collect();
-        if left.contains(&own) && !waives {
-            carrier.may_go_on(&earlier, &left)?;
-        }
         let last = line.last_mut().expect("a group has a generation");
-        let Some(Remaining { generation, members, earlier, lost }) = inbox.begin_remaining(last.group) else {
+        // More losses may come while a majority is waited for.
+        let begun = loop {
+            let left: Vec<usize> = earlier.iter().copied().filter(|&rank| !inbox.has_left(rank, group)).collect();
+            if left.contains(&own) && !waives {
+                carrier.may_go_on(&earlier, &left)?;
+            }
+            match inbox.begin_remaining(last.group, (!waives).then_some(&*left)) {
+                Err(NotBegun::MoreLost) => {}
+                begun => break begun,
+            }
+        };
+        let Ok(Remaining { generation, members, earlier, lost }) = begun else {
             let problem = "the other replicas take this one for lost: it does not come back".to_owned();
             return Err(Error::WrongContext { call: "MultiWorkerMirroredStrategy::reform", problem });
         };
@@ -392,8 +400,9 @@ impl Engine for Messages {
         Ok(())
     }
 
-    fn describe_silent(&self, rank: usize) -> Option<String> {
-        self.group.carrier.describe_silent(self.group.members[rank])
+    fn describe_silent(&self, ranks: &[usize]) -> Vec<Option<String>> {
+        let members: Vec<usize> = ranks.iter().map(|&rank| self.group.members[rank]).collect();
+        self.group.carrier.describe_silent(&members)
     }
 
     fn blame(&self, rank: usize) {

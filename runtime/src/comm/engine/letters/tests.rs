@@ -26,7 +26,7 @@ fn without(losses: &[&[usize]]) -> Generation {
     let mut last = Generation::of_all(0);
     for ranks in losses {
         ranks.iter().for_each(|&rank| inbox.put(rank, Letter(Content::Leave { group: 0 })));
-        last = inbox.begin_remaining(0).expect("this rank is left").generation;
+        last = inbox.begin_remaining(0, None).expect("this rank is left").generation;
     }
     last
 }
@@ -63,12 +63,12 @@ fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
     ] {
         let inbox = inbox();
         inbox.put(1, Letter(Content::Leave { group: 0 }));
-        let first = inbox.begin_remaining(0).expect("this rank is left").generation;
+        let first = inbox.begin_remaining(0, None).expect("this rank is left").generation;
         assert!(inbox.end_of(&[first]).is_none());
         inbox.put(3, Letter(content));
         let end = inbox.end_of(&[first]).expect("rank 3 goes on without rank 2");
         assert_eq!((end.rank, end.member), (1, 2));
-        assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 3, 4]);
+        assert_eq!(inbox.begin_remaining(0, None).expect("this rank is left").members, [0, 3, 4]);
     }
 }
 
@@ -109,9 +109,9 @@ fn a_lost_rank_takes_no_other_rank_with_it() {
     let inbox = inbox();
     inbox.put(1, Letter(Content::Lost { group: 0, ranks: vec![2] }));
     inbox.put(2, Letter(Content::Lost { group: 0, ranks: vec![1, 0] }));
-    assert_eq!(inbox.begin_remaining(0).expect("this rank is left").members, [0, 1, 3, 4]);
+    assert_eq!(inbox.begin_remaining(0, None).expect("this rank is left").members, [0, 1, 3, 4]);
     inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![0] }));
-    assert!(inbox.begin_remaining(0).is_none());
+    assert!(inbox.begin_remaining(0, None).is_err());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn letters_of_groups_left_behind_are_dropped() {
     inbox.put(2, Letter(Content::Message { of: later, bytes: vec![1; 8] }));
     assert_eq!(inbox.count(), (19, 2));
     inbox.put(1, Letter(Content::Leave { group: 0 }));
-    let second = inbox.begin_remaining(0).expect("this rank is left").generation;
+    let second = inbox.begin_remaining(0, None).expect("this rank is left").generation;
     assert_eq!(inbox.count(), (10, 1), "a later group and the split have theirs");
     for of in [all, all.without(1, &[0, 1, 2, 3])] {
         fill(of);
@@ -208,7 +208,7 @@ impl Carrier for Asked {
 
 /// Two halves of a group each went on, since each heard of the losses of the other one by one.
 #[test]
-fn a_majority_is_one_of_the_last_group_that_has_formed() {
+fn a_majority_is_one_of_the_last_group_to_have_formed() {
     let (inbox, asked) = (Arc::new(Inbox::new(3, 4)), Arc::new(Asked::default()));
     let mut engine = inbox.clone().engine(World::new(3, 4).expect("one of four"), asked.clone());
     let lose = |rank| inbox.put(rank, Letter::gone());
@@ -221,6 +221,34 @@ fn a_majority_is_one_of_the_last_group_that_has_formed() {
     engine.remaining().expect("this rank is left");
     let all = [[vec![0, 1, 2, 3], vec![1, 2, 3]], [vec![0, 1, 2, 3], vec![2, 3]], [vec![2, 3], vec![3]]];
     assert_eq!(*asked.0.lock().expect("nobody panics holding it"), all);
+}
+
+/// Loses one rank more while a majority is waited for, the first time.
+struct LosesMore {
+    inbox: Arc<Inbox>,
+    asked: Asked,
+}
+
+impl Carrier for LosesMore {
+    fn carry(&self, _from: usize, _to: usize, _letter: Letter) {}
+
+    fn may_go_on(&self, earlier: &[usize], left: &[usize]) -> crate::Result<()> {
+        self.inbox.put(2, Letter::gone());
+        self.asked.may_go_on(earlier, left)
+    }
+}
+
+#[test]
+fn a_loss_during_the_wait_for_a_majority_is_judged_too() {
+    let inbox = Arc::new(Inbox::new(3, 4));
+    let carrier = Arc::new(LosesMore { inbox: inbox.clone(), asked: Asked::default() });
+    let mut engine = inbox.clone().engine(World::new(3, 4).expect("one of four"), carrier.clone());
+    inbox.put(0, Letter::gone());
+    engine.remaining().expect("this rank is left");
+    assert_eq!(engine.world().size(), 2);
+    let all = vec![0, 1, 2, 3];
+    let asked = carrier.asked.0.lock().expect("nobody panics holding it");
+    assert_eq!(*asked, [[all.clone(), vec![1, 2, 3]], [all, vec![1, 3]]]);
 }
 
 /// Rank 0 goes on without rank 1 first, rank 3 without rank 4, and rank 2 without one of them, both

@@ -226,11 +226,12 @@ impl<'l> Exchange<'l> {
         let waited = self.lowered.timeout;
         late.first().into_iter().for_each(|&rank| _ = self.lowered.abort_handle().give_up(rank, waited));
         let silent = "it sent no message of this call";
-        let said = |rank: usize| match self.lowered.messages.describe_silent(rank) {
+        let processes = self.lowered.messages.describe_silent(&late);
+        let said = |process: Option<String>| match process {
             Some(process) => format!("{silent}; {process}"),
             None => silent.to_owned(),
         };
-        let missing = late.into_iter().map(|rank| (rank, said(rank))).collect();
+        let missing = late.into_iter().zip(processes.into_iter().map(said)).collect();
         Failure::Error(Error::Timeout { call: self.name.to_string(), waited, missing })
     }
 }
