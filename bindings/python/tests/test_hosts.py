@@ -116,7 +116,8 @@ if rank in (0, 2):
     dist.all_reduce(ranks, group=parts)
     assert ranks.item() == 2.0
 weights = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
-print(f"rank {rank} of {dist.get_world_size()}: {weights.hex()[-32:]}", flush=True)
+# One write, since the ranks share the output.
+print(f"rank {rank} of {dist.get_world_size()}: {weights.hex()[-32:]}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 
@@ -156,7 +157,7 @@ if restart < 2 and dist.get_rank() == 3 * restart:
     os.kill(os.getpid(), 9)
 dist.barrier()
 dist.barrier()
-print(f"rank {dist.get_rank()} after {restart} restarts: {data.tolist()}", flush=True)
+print(f"rank {dist.get_rank()} after {restart} restarts: {data.tolist()}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 
