@@ -238,7 +238,9 @@ fn join_processes(size: usize, set: impl Fn(ProcessGroupBuilder) -> ProcessGroup
     let join = |index: usize| {
         let replicas = (index + 1) * size / count - index * size / count;
         let group = set(ProcessGroup::builder(task(cluster, index)).replicas(replicas));
-        group.on_wait(|_| {}).join().map(|mut group| group.communicators())
+        // Less than a case may take: its error says more than that the case hangs.
+        let group = group.on_wait(|_| {}).timeout(Duration::from_secs(60)).expect("a timeout that ends");
+        group.join().map(|mut group| group.communicators())
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || join(index))).collect();

@@ -22,7 +22,7 @@ pub use script::script;
 pub use script::{Part, given, parts, start_all};
 
 use crate::cases::{Case, Source};
-use std::{any::Any, fmt::Debug, time::Duration};
+use std::{any::Any, collections::BTreeMap, fmt::Debug, fs, time::Duration};
 
 /// `Err` describes the fault of a subject.
 pub type Verdict = Result<(), String>;
@@ -47,8 +47,26 @@ pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C)
 pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
     let owned = case.clone();
     let judged = kept::on_judge(move || judge(subject, &owned)).recv_timeout(HANGS);
-    let verdict = judged.unwrap_or_else(|_| Err("hangs".to_owned()));
+    let verdict = judged.unwrap_or_else(|_| Err(format!("hangs: {}", threads())));
     verdict.map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
+}
+
+/// Returns the threads of this process in words: how many have which name, state and system call,
+/// and the ticks of the processor that they took. Those that wait for work are among them.
+fn threads() -> String {
+    let mut seen = BTreeMap::<String, (usize, u64)>::new();
+    for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (stat, call) = (read("stat"), read("syscall"));
+        let rest: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |place: usize| rest.get(place).and_then(|ticks| ticks.parse::<u64>().ok()).unwrap_or_default();
+        let state = rest.first().copied().unwrap_or("?");
+        let call = call.split_whitespace().next().unwrap_or("?");
+        let (count, taken) = seen.entry(format!("{} {state} {call}", read("comm").trim_end())).or_default();
+        (*count, *taken) = (*count + 1, *taken + ticks(11) + ticks(12));
+    }
+    let words = seen.into_iter().map(|(what, (count, taken))| format!("{count} x {what} ({taken} ticks)"));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// An implementation under test.
