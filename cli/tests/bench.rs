@@ -134,6 +134,38 @@ fn ranks_may_be_processes() {
     }
 }
 
+/// Returns whether this machine plays hosts that have a wire; otherwise says that a test is
+/// skipped.
+fn can_cross() -> bool {
+    let mut played = Command::new(env!("CARGO_BIN_EXE_consonance"));
+    let played = played.args(["run", "--hosts", "2", "-n", "1", "--", "true"]).output().expect("the command");
+    let refused = String::from_utf8_lossy(&played.stderr).into_owned();
+    let absent = consonance::raw::Wire::open(None).err().map(|absent| absent.to_string());
+    let why = absent.or((!played.status.success()).then_some(refused));
+    why.iter().for_each(|why| println!("skipped: ranks on several hosts: {}", why.trim_end()));
+    why.is_none()
+}
+
+#[test]
+fn data_of_hosts_are_on_the_links_between_them() {
+    if !can_cross() {
+        return;
+    }
+    let words =
+        "all_reduce broadcast all_to_all_v --hosts 2 -n 1 -b 8 -e 64K -f 8192 --vs limit,gloo --time 1ms --json";
+    let output = bench_with_path(words, &env::var("PATH").expect("a search path"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = String::from_utf8(output.stdout).expect("UTF-8");
+    let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    assert_eq!(rows.len(), 3 * 3 * 2);
+    for row in rows {
+        let is_measured = row["library"] != "gloo";
+        let transport = if is_measured { "2 hosts" } else { "none: measured on one host alone" };
+        assert_eq!((row["transport"].as_str(), &row["ranks"]), (Some(transport), &2.into()), "{row}");
+        assert_eq!(row["wrong"], if is_measured { 0.into() } else { Value::Null }, "{row}");
+    }
+}
+
 #[test]
 fn collectives_and_builds_take_turns() {
     let consonance = env!("CARGO_BIN_EXE_consonance");
@@ -460,6 +492,11 @@ fn invalid_cases_are_refused() {
             "expected one of intelmpi, mpich, openmpi, gloo, one_shot, two_shot, build:PATH, limit",
         ),
         ("all_reduce --dtype float", "expected one of bool, i8,"),
+        ("all_reduce --hosts 1", "'1' for '--hosts <N>': expected 2 to 250 hosts"),
+        ("all_reduce --hosts 2 -n 200", "'400' for '--ranks <N>': expected 1 to 256 ranks"),
+        ("all_reduce --hosts 2 --transport threads", "cannot be used with"),
+        // Without a search path.
+        ("all_reduce --hosts 2", "--hosts: expected "),
         ("all_reduce -f 1", "'1' for '--factor <FACTOR>': expected a whole number from 2 to 4294967295"),
     ];
     for (words, expected) in refused {

@@ -191,3 +191,37 @@ fn a_command_without_a_reader_ends_with_at_most_a_sentence() {
     let said = String::from_utf8_lossy(&full.stderr);
     assert!(full.status.code() == Some(1) && said.starts_with("consonance: cannot write: No space left"), "{said}");
 }
+
+#[test]
+fn between_hosts_the_bytes_on_each_link_are_counted() {
+    let text = |words: &str| String::from_utf8(explain(words).stdout).expect("UTF-8");
+    let json = text("all_reduce --hosts 2 -n 2 -b 4,4M --json");
+    let rows: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    for (row, bytes) in rows.iter().zip([4u64, 4 << 20]) {
+        assert_eq!((&row["bytes"], &row["ranks"], &row["hosts"]), (&bytes.into(), &4.into(), &2.into()), "{row}");
+        let links = row["links"].as_array().expect("a list");
+        assert_eq!(links.len(), 2, "{row}");
+        for link in links {
+            let of = |key: &str| link[key].as_u64().expect("a number");
+            assert_eq!((of("least_sent_bytes"), of("least_received_bytes")), (bytes, bytes));
+            // Each rank sends a quarter of its data to each rank of the other host, and then a
+            // quarter of the result.
+            let (data, messages) = (2 * bytes, of("sent_messages"));
+            assert!((data..data + 512 * messages).contains(&of("sent_bytes")), "{row}");
+        }
+        // What one host sends the other receives.
+        assert_eq!(links[0]["sent_bytes"], links[1]["received_bytes"], "{row}");
+    }
+    assert_eq!(rows.len(), 2, "{json}");
+    let words = text("send_recv --hosts 2 -n 1 -b 1K");
+    assert!(words.contains("2 hosts with 1 rank each"), "{words}");
+    assert!(words.contains("in 2 messages; at least: sends 1 KiB, receives 0 B"), "{words}");
+    for &collective in Collective::ALL {
+        let words = text(&format!("{collective} --hosts 3 -n 2 -b 8K"));
+        assert_eq!(words.lines().filter(|line| line.contains("; at least: ")).count(), 3, "{words}");
+    }
+    let refused = |words: &str| String::from_utf8(explain(words).stderr).expect("UTF-8");
+    assert!(refused("all_reduce --hosts 1").contains("expected a whole number from 2 to 250"));
+    assert!(refused("all_reduce --hosts 2 -n 2 -b 4G").contains("at most 536870912 bytes of each of 4 ranks"));
+    assert!(refused("all_reduce --hosts 2 --transport threads").contains("cannot be used with"));
+}

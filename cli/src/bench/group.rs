@@ -105,7 +105,7 @@ impl Group {
             communicator.set_timeout(ANSWER).map_err(|error| Failure::Broken(error.to_string()))?;
             let (ours, theirs) = UnixStream::pair()?;
             let rank = communicator.rank();
-            let gate = open_gate(&socket, rank)?;
+            let (gate, subject) = (open_gate(&socket, rank)?, subject.clone());
             threads.push(thread::Builder::new().name(format!("rank-{rank}")).spawn(move || {
                 thread_pool::pin(rank % cores())?;
                 serve(theirs, communicator, gate, subject, ClockId::ThreadCPUTime)

@@ -2,7 +2,9 @@
 //! machine.
 //!
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
-//! bench, `group.rs` the bench's side of a group of ranks. `rivals/` has the other libraries.
+//! bench, `group.rs` the bench's side of a group of ranks, `library.rs` a library's turns. `rivals/`
+//! has the other libraries. `hosts.rs` plays hosts, `crossing.rs` counts the bytes between them, and
+//! `link.rs` sends these over bare TCP.
 //! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into
 //! a terminal, `plot/` draws them. `limits.rs` measures the machine alone.
 //!
@@ -16,6 +18,10 @@
 pub mod case;
 mod directory;
 mod group;
+mod hosts;
+pub(crate) mod crossing;
+mod library;
+mod link;
 pub mod limits;
 mod plot;
 mod processes;
@@ -29,21 +35,26 @@ mod tile;
 pub(crate) use directory::remove_all;
 pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
+pub(crate) use rank::make_once;
 pub use rivals::{Rival, mpis::Mpi};
 pub use row::{Figures, Row};
 pub(crate) use table::{Table, fold};
 
+use crate::launcher::MAX_HOSTS;
 use case::{Case, Collective};
 use consonance::{DType, ReduceOp};
 use directory::Directory;
-use group::{Failure, Group, Samples};
+use group::{Group, Samples};
+use hosts::Played;
+use library::{Library, Who};
 use rank::Subject;
 use rivals::{Machine, VERSION};
 use std::{
     fmt, fs, io,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Rounds of turns at each size.
@@ -100,8 +111,11 @@ pub struct Bench {
     pub collectives: Vec<Collective>,
     /// The number of ranks.
     pub ranks: usize,
-    /// The transport between our ranks.
+    /// The transport between our ranks, on one host.
     pub transport: Transport,
+    /// The number of hosts that this machine plays, with as many ranks each; `None`: all ranks run
+    /// on this machine as it is.
+    pub hosts: Option<NonZeroUsize>,
     /// Bytes of the larger buffer, in the order of measurement.
     pub sizes: Vec<usize>,
     /// The element type.
@@ -169,42 +183,6 @@ impl From<io::Error> for BenchError {
     }
 }
 
-/// The subject of a measurement.
-#[derive(Clone, Debug, PartialEq)]
-enum Who {
-    Ours,
-    Rival(Rival),
-    /// A copy of the bytes that a call must move at least.
-    Limit,
-}
-
-impl Who {
-    fn name(&self) -> String {
-        match self {
-            Who::Ours => "consonance".to_owned(),
-            Who::Rival(rival) => rival.name(),
-            Who::Limit => row::LIMIT.to_owned(),
-        }
-    }
-}
-
-/// The ranks of one library for one collective.
-struct Library {
-    who: Who,
-    collective: Collective,
-    /// The library's version, if it is known.
-    version: Option<String>,
-    /// The ranks, or the reason why there are none.
-    group: Result<Group, String>,
-    /// Round trips of a cache line between the cores of the first two ranks, in seconds: one from
-    /// right before each round of this case. None if there is one rank or one core.
-    trips: Vec<f64>,
-    /// The last case that was measured.
-    case: Option<Case>,
-    batches: usize,
-    samples: Samples,
-}
-
 impl Bench {
     /// Measures everything. Passes each result to `row` once it is there. Calls `progress` before
     /// each measurement, with the number of measurements made, the number of all, and a description
@@ -220,9 +198,12 @@ impl Bench {
     ) -> Result<(), BenchError> {
         self.check()?;
         let directory = Directory::new(last)?;
+        let play = |hosts: NonZeroUsize| Played::start(hosts, self.ranks / hosts, &directory.path);
+        let played = self.hosts.map(play).transpose().map_err(BenchError::Failed)?;
+        let played = played.as_ref();
         let names = self.who().iter().map(Who::name).collect::<Vec<_>>().join(", ");
         progress(0, 1, format!("starting {} ranks of {names}", self.ranks));
-        let mut libraries = self.start(&directory.path)?;
+        let mut libraries = self.start(played, &directory.path)?;
         let total = self.sizes.len() * (ROUNDS + 1) * libraries.len();
         let mut done = 0;
         for &bytes in &self.sizes {
@@ -242,7 +223,7 @@ impl Bench {
                     );
                     done += 1;
                     match round {
-                        0 => library.begin(*case, sets(case.bytes()), self.time),
+                        0 => library.begin(*case, sets(case.bytes()), self.time, played),
                         _ => library.measure(),
                     }
                     .map_err(BenchError::Failed)?;
@@ -279,6 +260,9 @@ impl Bench {
         let invalid =
             |argument, expected: String, found: String| Err(BenchError::Invalid { argument, expected, found });
         let Bench { ranks, dtype, op, .. } = *self;
+        if let Some(hosts) = self.hosts.filter(|hosts| !(2..=MAX_HOSTS).contains(&hosts.get())) {
+            return invalid("--hosts <N>", format!("2 to {MAX_HOSTS} hosts"), hosts.to_string());
+        }
         if !(1..=256).contains(&ranks) {
             return invalid("--ranks <N>", "1 to 256 ranks".to_owned(), ranks.to_string());
         }
@@ -309,7 +293,7 @@ impl Bench {
     }
 
     /// Starts all ranks.
-    fn start(&self, directory: &Path) -> Result<Vec<Library>, BenchError> {
+    fn start(&self, played: Option<&Played>, directory: &Path) -> Result<Vec<Library>, BenchError> {
         let machine = Machine::new(&self.pythons)?;
         let ours = |group| (group, Some(VERSION.to_owned()));
         let mut libraries = Vec::new();
@@ -318,9 +302,14 @@ impl Bench {
                 let directory = directory.join(libraries.len().to_string());
                 fs::create_dir(&directory)?;
                 let group = match &who {
-                    Who::Ours if self.transport == Transport::Processes => processes::start(self, &directory).map(ours),
+                    Who::Ours if self.transport == Transport::Processes || played.is_some() => {
+                        processes::start(self, played, &directory).map(ours)
+                    }
                     Who::Ours => Group::threads(self.ranks, self.subject(), &directory).map(ours),
-                    Who::Rival(rival) => rival.start(self, &machine, &directory),
+                    Who::Rival(rival) => rival.start(self, &machine, played, &directory),
+                    Who::Limit if let Some(played) = played => {
+                        processes::start_limit(self, played, &directory).map(|group| (group, None))
+                    }
                     Who::Limit => Group::threads(self.ranks, Subject::Limit, &directory).map(|group| (group, None)),
                 };
                 let (group, version) = match group {
@@ -355,7 +344,10 @@ impl Bench {
             Who::Limit => (Transport::Threads, Memory::Slice),
         };
         let (transport, figures) = match &library.group {
-            Ok(_) if !samples.seconds.is_empty() => (transport.name().to_owned(), Some(Figures::new(samples))),
+            Ok(_) if !samples.seconds.is_empty() => {
+                let words = self.hosts.map_or_else(|| transport.name().to_owned(), |hosts| format!("{hosts} hosts"));
+                (words, Some(Figures::new(samples)))
+            }
             Ok(_) => ("none: no call was made".to_owned(), None),
             Err(why) => (format!("none: {why}"), None),
         };
@@ -370,77 +362,6 @@ impl Bench {
             case,
             figures,
             is_below_limit: false,
-        }
-    }
-}
-
-impl Library {
-    /// Whether the library's call is in place.
-    fn in_place(&self, case: &Case) -> bool {
-        match &self.who {
-            Who::Rival(rival) => rival.in_place(case.collective, case.in_place),
-            Who::Ours | Who::Limit => case.in_place,
-        }
-    }
-
-    /// Makes the buffers and the first calls, whose time tells how many batches fit a round.
-    ///
-    /// # Errors
-    /// A failure of our own ranks. A rival's failure is kept for its rows.
-    fn begin(&mut self, case: Case, sets: usize, time: Duration) -> Result<(), String> {
-        self.case = Some(case);
-        let case = Case { in_place: self.in_place(&case), ..case };
-        let who = self.who.clone();
-        let describe = |rank| match &who {
-            Who::Rival(rival) => rival.describe(&case, rank),
-            Who::Ours | Who::Limit => b"\n".to_vec(),
-        };
-        let batches = self.ask(|group| {
-            group.prepare(&case, sets, describe)?;
-            // The first batch touches new memory, so it is not timed.
-            group.run(1, 0)?;
-            let begin = Instant::now();
-            group.run(1, sets)?;
-            let rounds = ROUNDS as f64 * begin.elapsed().as_secs_f64();
-            Ok(((time.as_secs_f64() / rounds) as usize).clamp(1, 1 << 20))
-        })?;
-        self.batches = batches.unwrap_or(0);
-        Ok(())
-    }
-
-    /// Measures one round.
-    ///
-    /// # Errors
-    /// As [`begin`](Library::begin).
-    fn measure(&mut self) -> Result<(), String> {
-        let (batches, turn) = (self.batches, self.samples.seconds.len());
-        if batches == 0 {
-            return Ok(());
-        }
-        // All ranks of all libraries sleep now.
-        let is_alone = self.case.is_none_or(|case| case.ranks < 2);
-        let trip = if is_alone { None } else { limits::probe().map_err(|error| error.to_string())? };
-        let Some(samples) = self.ask(|group| group.run(batches, turn))? else { return Ok(()) };
-        self.trips.extend(trip);
-        // No rank can learn anything from another in less than half of a round trip.
-        let least = trip.filter(|_| self.who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);
-        self.samples.seconds.extend(samples.seconds.into_iter().map(|seconds| seconds.max(least)));
-        self.samples.cpu_seconds += samples.cpu_seconds;
-        self.samples.wrong += samples.wrong;
-        Ok(())
-    }
-
-    /// Asks the library's ranks for something, if there are any. A rival that fails loses its
-    /// ranks.
-    fn ask<T>(&mut self, what: impl FnOnce(&mut Group) -> Result<T, Failure>) -> Result<Option<T>, String> {
-        let Ok(group) = &mut self.group else { return Ok(None) };
-        match what(group) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(failure) if !matches!(self.who, Who::Rival(_)) => Err(failure.to_string()),
-            Err(failure) => {
-                self.group = Err(failure.to_string());
-                Ok(None)
-            }
         }
     }
 }

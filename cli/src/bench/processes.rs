@@ -4,13 +4,24 @@
 use super::{
     Bench, Transport,
     group::{ANSWER, Failure, Group, cores},
+    hosts::Played,
+    link::Link,
     rank::{Subject, open_gate, serve},
 };
 use crate::{executable, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, Implementation, ProcessGroup, TfConfigClusterResolver};
 use consonance_kernels::os::thread_pool;
 use rustix::time::ClockId;
-use std::{env, error::Error, io, os::unix::net::UnixStream, path::Path, process::Command, thread};
+use std::{
+    env,
+    error::Error,
+    io,
+    os::unix::net::UnixStream,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+    thread,
+};
 
 /// The hidden subcommand that runs a rank; its argument is the rank's number.
 const RANK: &str = "bench-rank";
@@ -21,12 +32,26 @@ const THREADS: &str = "bench-threads";
 /// The environment variable that is set if the ranks' buffers are allocated by the communicator.
 const ALLOCATED: &str = "CONSONANCE_BENCH_ALLOC";
 
+/// The environment variable that is set for the ranks of the limit between hosts: the number of
+/// ranks of a host.
+const LINKED: &str = "CONSONANCE_BENCH_LINKED";
+
 /// The environment variable that names the implementation.
 const IMPLEMENTATION: &str = "CONSONANCE_BENCH_IMPLEMENTATION";
 
 /// Starts a group of processes, each on the core that [`Group::threads`] gives to its rank.
-pub(super) fn start(bench: &Bench, directory: &Path) -> Result<Group, Failure> {
-    Group::processes(commands(executable::command, bench, Implementation::Auto)?, bench.ranks, directory)
+pub(super) fn start(bench: &Bench, played: Option<&Played>, directory: &Path) -> Result<Group, Failure> {
+    let commands = commands(executable::command, bench, played, Implementation::Auto)?;
+    Group::processes(commands, bench.ranks, directory)
+}
+
+/// Starts the group of the limit between hosts.
+pub(super) fn start_limit(bench: &Bench, played: &Played, directory: &Path) -> Result<Group, Failure> {
+    let mut commands = commands(executable::command, bench, Some(played), Implementation::Auto)?;
+    for command in &mut commands {
+        command.env(LINKED, played.ranks_of_host.to_string());
+    }
+    Group::processes(commands, bench.ranks, directory)
 }
 
 /// Returns the commands that start the ranks of a build of this command. `consonance` makes a
@@ -34,6 +59,7 @@ pub(super) fn start(bench: &Bench, directory: &Path) -> Result<Group, Failure> {
 pub(super) fn commands(
     consonance: impl Fn() -> io::Result<Command>,
     bench: &Bench,
+    played: Option<&Played>,
     implementation: Implementation,
 ) -> Result<Vec<Command>, Failure> {
     let command = |hidden: &str, number: usize| {
@@ -45,19 +71,26 @@ pub(super) fn commands(
         command.env(IMPLEMENTATION, name(implementation));
         io::Result::Ok(command)
     };
-    if bench.transport == Transport::Threads {
+    if bench.transport == Transport::Threads && played.is_none() {
         return Ok(vec![command(THREADS, bench.ranks)?]);
     }
-    let cluster = Cluster::local(bench.ranks)?;
+    let cluster = played.map_or_else(|| Cluster::local(bench.ranks), Played::cluster)?;
     let mut commands = (0..bench.ranks).map(|rank| command(RANK, rank)).collect::<io::Result<Vec<Command>>>()?;
     for (rank, command) in commands.iter_mut().enumerate() {
         command.env("TF_CONFIG", cluster.tf_config(rank));
+        if let Some(played) = played {
+            *command = played.on_host_of(rank, command);
+        }
     }
     Ok(commands)
 }
 
-fn subject() -> Subject {
-    if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective }
+fn subject(communicator: &mut Communicator) -> Result<Subject, Box<dyn Error>> {
+    if let Some(ranks_of_host) = env::var(LINKED).ok().and_then(|ranks| ranks.parse().ok()) {
+        let link = Link::connect(communicator, ranks_of_host)?;
+        return Ok(Subject::Linked(link.map(|link| Arc::new(Mutex::new(link)))));
+    }
+    Ok(if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective })
 }
 
 /// Returns the name of an implementation, as users read and write it.
@@ -88,8 +121,9 @@ pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
         .join()?;
     let mut communicator = group.communicators().pop().ok_or("a process with a rank")?;
     communicator.set_implementation(implementation());
+    let subject = subject(&mut communicator)?;
     let gate = open_gate(socket, rank)?;
-    Ok(serve(UnixStream::connect(socket)?, communicator, gate, subject(), ClockId::ProcessCPUTime)?)
+    Ok(serve(UnixStream::connect(socket)?, communicator, gate, subject, ClockId::ProcessCPUTime)?)
 }
 
 /// Runs as a group of `ranks` threads, for the bench at `socket`.
@@ -104,7 +138,8 @@ pub fn bench_threads(ranks: usize, socket: &Path) -> Result<(), Box<dyn Error>> 
                 communicator.set_timeout(ANSWER).expect("a time that is not too long");
                 communicator.set_implementation(implementation());
                 let gate = open_gate(socket, communicator.rank())?;
-                serve(UnixStream::connect(socket)?, communicator, gate, subject(), ClockId::ThreadCPUTime)
+                let subject = if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective };
+                serve(UnixStream::connect(socket)?, communicator, gate, subject, ClockId::ThreadCPUTime)
             })
         });
         let threads: Vec<_> = threads.collect();

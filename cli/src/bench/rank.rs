@@ -18,7 +18,9 @@
 
 use super::{
     case::{Case, Collective},
+    crossing::least,
     limits,
+    link::Link,
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType};
@@ -36,11 +38,12 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
 /// The work that a rank does as the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) enum Subject {
     /// The collective.
     Collective,
@@ -48,6 +51,9 @@ pub(super) enum Subject {
     Allocated,
     /// A copy of the bytes that the collective must move at least.
     Limit,
+    /// The bytes that the collective must move between hosts at least, on this link; `None` for a
+    /// rank that has none.
+    Linked(Option<Arc<Mutex<Link>>>),
 }
 
 /// Returns the path of the gate of the ranks that connect to this socket.
@@ -93,7 +99,7 @@ pub(super) fn serve(
                 let Some((case, sets)) = read_case(words) else { return Err(nonsense(&line)) };
                 // The buffers of the case before are freed first.
                 *prepared = None;
-                match prepare(case, &communicator, subject, sets) {
+                match prepare(case, &communicator, subject.clone(), sets) {
                     Ok(buffers) => *prepared = Some(buffers),
                     Err(error) => return writeln!(link, "failed {error}"),
                 }
@@ -169,6 +175,17 @@ trait Prepared {
         turn: usize,
         run: &mut Run,
     ) -> Result<(), Box<dyn Error>>;
+
+    /// Makes one call, with whatever is in the buffers.
+    fn once(&mut self, communicator: &mut Communicator) -> Result<(), Box<dyn Error>>;
+}
+
+/// Makes the call of `case` once. Its buffers hold zeros.
+///
+/// # Errors
+/// If there is no memory, or the call fails.
+pub(crate) fn make_once(case: Case, communicator: &mut Communicator) -> Result<(), Box<dyn Error>> {
+    prepare(case, communicator, Subject::Collective, 1)?.once(communicator)
 }
 
 fn prepare(
@@ -200,8 +217,8 @@ struct Buffers<T> {
 }
 
 /// Makes a buffer for the subject.
-fn room<T: Small>(communicator: &Communicator, subject: Subject, count: usize) -> Result<Elements<T>, Box<dyn Error>> {
-    if subject == Subject::Allocated {
+fn room<T: Small>(communicator: &Communicator, subject: &Subject, count: usize) -> Result<Elements<T>, Box<dyn Error>> {
+    if let Subject::Allocated = subject {
         return Ok(Elements::Shared(communicator.alloc(count)?));
     }
     let mut slice = Vec::new();
@@ -218,8 +235,9 @@ impl<T: Small> Buffers<T> {
         sets: usize,
     ) -> Result<Buffers<T>, Box<dyn Error>> {
         let rank = communicator.rank();
-        let layout = match subject {
+        let layout = match &subject {
             Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
+            Subject::Linked(_) => Layout { send: Vec::new(), recv: Vec::new(), expect: Vec::new() },
             Subject::Limit => {
                 let copied = |tile| vec![Segment { tile, shift: 0, count: case.data(rank).least().div_ceil(2) }];
                 match case.reduces_in_place() {
@@ -228,11 +246,11 @@ impl<T: Small> Buffers<T> {
                 }
             }
         };
-        let room = |segments: &[Segment]| room(communicator, subject, count(segments));
+        let room = |segments: &[Segment]| room(communicator, &subject, count(segments));
         let mut sets = (0..sets)
             .map(|_| Ok((room(&layout.send)?, room(&layout.recv)?)))
             .collect::<Result<Vec<_>, Box<dyn Error>>>()?;
-        let way = match (subject, sets.first_mut()) {
+        let way = match (&subject, sets.first_mut()) {
             (Subject::Limit, Some((send, recv))) => limits::fastest(|way| copy_at_least(&case, way, send, recv)),
             _ => Way::Vector,
         };
@@ -251,6 +269,11 @@ impl<T: Small> Prepared for Buffers<T> {
     ) -> Result<(), Box<dyn Error>> {
         let Buffers { case, subject, layout, tiles, counts, sets, way } = self;
         let warm_up = usize::from(batches > 1);
+        let hosts = match subject {
+            Subject::Linked(Some(link)) => link.lock().unwrap_or_else(PoisonError::into_inner).hosts(),
+            _ => 1,
+        };
+        let crossings = &least(case, hosts);
         for batch in 0..batches + warm_up {
             let turn = turn + batch * sets.len();
             for (set, (send, recv)) in sets.iter_mut().enumerate() {
@@ -274,6 +297,12 @@ impl<T: Small> Prepared for Buffers<T> {
                         begin = Instant::now();
                         copy_at_least(case, *way, send, recv);
                     }
+                    Subject::Linked(link) => {
+                        begin = Instant::now();
+                        if let Some(link) = link {
+                            link.lock().unwrap_or_else(PoisonError::into_inner).exchange(crossings)?;
+                        }
+                    }
                 }
                 run.seconds.push(begin.elapsed().as_secs_f64());
             }
@@ -287,6 +316,12 @@ impl<T: Small> Prepared for Buffers<T> {
             }
         }
         Ok(())
+    }
+
+    fn once(&mut self, communicator: &mut Communicator) -> Result<(), Box<dyn Error>> {
+        let Buffers { case, counts, sets, .. } = self;
+        let (send, recv) = sets.first_mut().ok_or("no buffers")?;
+        Ok(as_call(case, communicator.rank(), counts, send, recv).make(communicator)?)
     }
 }
 

@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     cell::Cell,
     env, fmt, fs,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -99,10 +100,16 @@ struct Collectives {
     sizes: Sizes,
     #[command(flatten)]
     call: Call,
+    /// Play this many hosts on this machine, each with --ranks ranks: processes with networks of
+    /// their own, as `consonance run --hosts` makes them, as root. The launchers of MPIs start
+    /// their ranks there, too. The counters of the links must show the data
+    #[arg(long, value_name = "N", conflicts_with = "transport", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
+    hosts: Option<NonZeroUsize>,
     /// Other subjects to measure, in turn with consonance: intelmpi, mpich, openmpi, gloo, each of
     /// the newest version that is found; build:PATH is another build of this command; one_shot and
     /// two_shot are consonance with that algorithm of all-reduce at all sizes; limit is a copy of
-    /// the bytes that a call must move at least
+    /// the bytes that a call must move at least, or with --hosts, those that must cross the links,
+    /// over bare TCP
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',')]
     vs: Vec<Beside>,
     /// Pythons in whose environments other libraries are looked for, too, besides PATH, each
@@ -266,8 +273,9 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), Problem> {
-    let Collectives { collectives, sizes, call, vs, python: pythons, time, json, wide, plot: file } = arguments;
+    let Collectives { collectives, sizes, call, hosts, vs, python: pythons, time, json, wide, plot: file } = arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
+    let ranks = ranks.saturating_mul(hosts.map_or(1, NonZeroUsize::get));
     let limit = vs.contains(&Beside::Limit) || file.is_some();
     let rivals = vs.into_iter().filter_map(|beside| match beside {
         Beside::Rival(rival) => Some(rival),
@@ -283,6 +291,7 @@ fn collectives(arguments: Collectives) -> Result<(), Problem> {
         collectives,
         ranks,
         transport,
+        hosts,
         sizes,
         dtype,
         op,

@@ -3,14 +3,15 @@
 use super::{
     Problem,
     bench::{Call, bytes},
-    terminal,
+    number, terminal,
 };
 use crate::{
     bench::{
-        BenchError, Transport,
+        BenchError, Memory, Transport,
         case::{Case, Collective, MOST_SPREAD},
     },
-    explain::{Question, join, start, topology_of, topology_of_threads},
+    explain::{BetweenHosts, Question, join, start, topology_of, topology_of_threads},
+    launcher::MAX_HOSTS,
     tune::Values,
 };
 
@@ -32,6 +33,10 @@ pub(crate) struct Explain {
     /// Bytes of the larger buffer, such as 8, 64K, 1M; several, separated by commas
     #[arg(short, long, value_name = "SIZES", default_value = "1M", value_delimiter = ',', value_parser = bytes)]
     bytes: Vec<usize>,
+    /// Explain the call between this many hosts, each with --ranks ranks: the bytes that cross the
+    /// link of each, and the fewest with any algorithm. Plays no hosts
+    #[arg(long, value_name = "N", conflicts_with_all = ["transport", "memory"], value_parser = number::<usize>(2..=MAX_HOSTS))]
+    hosts: Option<usize>,
     /// Do not measure the limit
     #[arg(long)]
     no_measure: bool,
@@ -52,7 +57,7 @@ impl Explain {
         let collective = self.collective;
         let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
         let in_place = collective.in_place(in_place);
-        let least = collective.least_ranks();
+        let (ranks, least) = (ranks.saturating_mul(self.hosts.unwrap_or(1)), collective.least_ranks());
         if !(least..=256).contains(&ranks) {
             let expected = format!("{least} to 256 ranks");
             return Err(BenchError::Invalid { argument: "--ranks <N>", expected, found: ranks.to_string() }.into());
@@ -61,6 +66,9 @@ impl Explain {
             return Err(BenchError::spread(spread).into());
         }
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
+        if let Some(hosts) = self.hosts {
+            return self.between(case, hosts);
+        }
         let question = Question { case, transport, memory };
         // Checks all sizes before the answer for the first is printed, and before processes are
         // started.
@@ -103,6 +111,21 @@ impl Explain {
         }
         if !self.json {
             print!("\n{values}");
+        }
+        Ok(())
+    }
+
+    /// Writes the answer for a call between hosts.
+    fn between(&self, case: Case, hosts: usize) -> Result<(), Problem> {
+        let question = Question { case, transport: Transport::Processes, memory: Memory::Slice };
+        self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
+        for (index, &bytes) in self.bytes.iter().enumerate() {
+            let answer = BetweenHosts::explain(case.with_bytes(bytes), hosts)?;
+            match (self.json, index) {
+                (true, _) => println!("{}", answer.json()),
+                (false, 0) => print!("{}", terminal::fit(&answer.to_string())),
+                (false, _) => print!("\n{}", terminal::fit(&answer.to_string())),
+            }
         }
         Ok(())
     }

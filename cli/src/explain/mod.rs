@@ -2,12 +2,15 @@
 //!
 //! The protocol comes from the same functions that the call itself uses
 //! ([`consonance_kernels::group::plan`]), for the topology of a real group of that size
-//! (`group.rs`). `traffic.rs` counts the bytes that each protocol moves.
+//! (`group.rs`). `traffic.rs` counts the bytes that each protocol moves. Between hosts all calls are
+//! messages: `hosts.rs` makes the call, and counts them.
 
 mod group;
+mod hosts;
 mod traffic;
 
 pub use group::{join, start, topology_of, topology_of_threads};
+pub use hosts::BetweenHosts;
 pub use traffic::Traffic;
 
 use crate::bench::{

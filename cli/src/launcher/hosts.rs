@@ -45,6 +45,9 @@ pub(super) const FILES_OF_HOST: usize = 4;
 /// The network of the hosts.
 const NETWORK: [u8; 3] = [10, 77, 0];
 
+/// The name of the bridge among the devices of its network.
+pub(crate) const BRIDGE: &str = "bridge";
+
 /// The time in which namespaces must be ready. It takes milliseconds a host.
 const START: Duration = Duration::from_secs(30);
 
@@ -56,13 +59,13 @@ const TOOLS: [(&str, &str); 4] =
     [("ip", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount or util-linux")];
 
 /// Hosts, and the bridge that connects them. Dropping it ends all of their processes.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     hosts: Vec<Host>,
-    _bridge: Option<Holder>,
+    bridge: Option<Holder>,
 }
 
 /// A host.
-pub(super) struct Host {
+pub(crate) struct Host {
     holder: Holder,
     /// The namespace of its process ids.
     processes: File,
@@ -78,26 +81,39 @@ struct Holder {
 }
 
 /// Returns the address of a host.
-pub(super) fn address(host: usize) -> Ipv4Addr {
+pub(crate) fn address(host: usize) -> Ipv4Addr {
     let [a, b, c] = NETWORK;
     Ipv4Addr::new(a, b, c, u8::try_from(host + 1).expect("at most MAX_HOSTS"))
 }
 
 impl Hosts {
     /// Makes hosts, whose processes write to `pipe` as [`PIPE`].
-    pub(super) fn start(count: usize, pipe: &Path) -> Result<Hosts, StartError> {
+    ///
+    /// # Errors
+    /// What this process or this machine lacks.
+    pub(crate) fn start(count: usize, pipe: &Path) -> Result<Hosts, StartError> {
         check()?;
         let cannot = |error: io::Error| StartError::Hosts { why: error.to_string() };
         let hosts: io::Result<Vec<Starting>> = (0..count).map(|host| Starting::host(host, pipe)).collect();
         let hosts: io::Result<Vec<Host>> = hosts.and_then(|hosts| hosts.into_iter().map(Starting::into_host).collect());
         let hosts = hosts.map_err(cannot)?;
         let bridge = Starting::bridge(&hosts).and_then(Starting::finish).map_err(cannot)?;
-        Ok(Hosts { hosts, _bridge: Some(bridge) })
+        Ok(Hosts { hosts, bridge: Some(bridge) })
     }
 
     /// Returns no hosts: all workers run on this machine as it is.
     pub(super) fn none() -> Hosts {
-        Hosts { hosts: Vec::new(), _bridge: None }
+        Hosts { hosts: Vec::new(), bridge: None }
+    }
+
+    /// Returns the process ids of the processes in whose namespaces the hosts are.
+    pub(crate) fn holders(&self) -> Vec<i32> {
+        self.hosts.iter().map(|host| host.holder.pid).collect()
+    }
+
+    /// Returns the process id of the process in whose network the bridge is.
+    pub(crate) fn bridge(&self) -> Option<i32> {
+        self.bridge.as_ref().map(|holder| holder.pid)
     }
 
     /// Returns a host.

@@ -30,7 +30,7 @@
 //! process and group ids to other processes.
 
 pub(crate) mod cluster;
-mod hosts;
+pub(crate) mod hosts;
 mod inbox;
 mod output;
 mod profile;

@@ -9,6 +9,7 @@ use super::{
     Bench, BenchError,
     case::{Case, Collective},
     group::{Failure, Group},
+    hosts::Played,
     processes,
     tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
@@ -95,21 +96,27 @@ impl Rival {
         &self,
         bench: &Bench,
         machine: &Machine<'_>,
+        played: Option<&Played>,
         directory: &Path,
     ) -> Result<(Group, Option<String>), Failure> {
         let ranks = bench.ranks;
         let (commands, version) = match self {
             Rival::Mpi(mpi) => {
-                let (command, version) = self.mpi(*mpi, machine, ranks, directory)?;
+                let (command, version) = self.mpi(*mpi, machine, ranks, played, directory)?;
                 (vec![command], Some(version))
+            }
+            Rival::Gloo | Rival::Ours(_) if played.is_some() => {
+                return Err(Failure::Unsupported("measured on one host alone".to_owned()));
             }
             Rival::Gloo => {
                 let (python, version) = machine.gloo().ok_or_else(|| self.absent())?;
                 (gloo(python, ranks, directory)?, Some(version.clone()))
             }
-            Rival::Build(path) => (processes::commands(|| Ok(Command::new(path)), bench, Implementation::Auto)?, None),
+            Rival::Build(path) => {
+                (processes::commands(|| Ok(Command::new(path)), bench, played, Implementation::Auto)?, None)
+            }
             Rival::Ours(implementation) => {
-                (processes::commands(executable::command, bench, *implementation)?, Some(VERSION.to_owned()))
+                (processes::commands(executable::command, bench, played, *implementation)?, Some(VERSION.to_owned()))
             }
         };
         Ok((Group::processes(commands, ranks, directory)?, version))
@@ -121,6 +128,7 @@ impl Rival {
         mpi: Mpi,
         machine: &Machine<'_>,
         ranks: usize,
+        played: Option<&Played>,
         directory: &Path,
     ) -> Result<(Command, String), Failure> {
         let found = machine.mpis.newest(mpi).ok_or_else(|| self.absent())?;
@@ -136,7 +144,7 @@ impl Rival {
             let compile = found.compile(&source, &program).and_then(|mut command| output(&mut command));
             compile.map_err(|why| Failure::Broken(format!("the C compiler for {}: {why}", mpi.title())))?;
         }
-        Ok((found.launch(ranks, &program), found.version.clone()))
+        Ok((found.launch(ranks, &program, played), found.version.clone()))
     }
 
     fn absent(&self) -> Failure {

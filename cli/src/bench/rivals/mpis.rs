@@ -6,7 +6,11 @@
 //! was built, so the compiler of the system takes the wheel's header and library.
 
 use super::pythons::environments;
-use crate::subprocess::{Program, all_in_path, in_path};
+use crate::{
+    bench::hosts::Played,
+    launcher::hosts::BRIDGE,
+    subprocess::{Program, all_in_path, in_path},
+};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -237,9 +241,9 @@ impl Installation {
         Ok(command)
     }
 
-    /// Returns the command that starts `ranks` ranks of a program on this machine. The program's
-    /// arguments can be added.
-    pub(super) fn launch(&self, ranks: usize, program: &Path) -> Command {
+    /// Returns the command that starts `ranks` ranks of a program on this machine, or on the hosts
+    /// that it plays. The program's arguments can be added.
+    pub(super) fn launch(&self, ranks: usize, program: &Path, played: Option<&Played>) -> Command {
         let mut command = Command::new(&self.launcher);
         if let Ok(Compiler::System { root, .. }) = &self.compiler {
             command.env("PATH", before("PATH", root.join("bin")));
@@ -254,13 +258,43 @@ impl Installation {
         // Each rank itself takes the same core as ours. The launcher might choose another.
         match self.mpi {
             // Intel's launcher refuses `-bind-to`.
-            Mpi::Intel => command.env("I_MPI_PIN", "0").env("I_MPI_FABRICS", "shm"),
+            Mpi::Intel => command.env("I_MPI_PIN", "0"),
             Mpi::Mpich => command.args(["-bind-to", "none"]),
             // Tests in containers often run as root.
             Mpi::Open => command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]),
         };
+        let Some(played) = played else {
+            if self.mpi == Mpi::Intel {
+                command.env("I_MPI_FABRICS", "shm");
+            }
+            command.arg(program);
+            return command;
+        };
+        self.span(&mut command, played);
         command.arg(program);
-        command
+        played.on_bridge(&command)
+    }
+
+    /// Adds the arguments by which ranks are started on other hosts, in rank order.
+    fn span(&self, command: &mut Command, played: &Played) {
+        let (hosts, ranks) = (played.addresses(), played.ranks_of_host.to_string());
+        match self.mpi {
+            Mpi::Intel => {
+                command.args(["-iface", BRIDGE, "-bootstrap", "ssh", "-bootstrap-exec"]).arg(&played.agent);
+                command.args(["-hosts", &hosts.join(","), "-ppn", &ranks]);
+                command.env("I_MPI_FABRICS", "shm:ofi").env("FI_PROVIDER", "tcp")
+            }
+            Mpi::Mpich => {
+                command.args(["-iface", BRIDGE, "-launcher", "ssh", "-launcher-exec"]).arg(&played.agent);
+                command.args(["-hosts", &hosts.join(","), "-ppn", &ranks])
+            }
+            Mpi::Open => {
+                let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{ranks}")).collect();
+                command.args(["-H", &slots.join(","), "--mca", "btl_tcp_if_include", "eth0"]);
+                // The names of one parameter before and since version 5.
+                command.env("OMPI_MCA_plm_rsh_agent", &played.agent).env("PRTE_MCA_plm_ssh_agent", &played.agent)
+            }
+        };
     }
 }
 
@@ -372,7 +406,7 @@ mod tests {
         let wheel = installation(Mpi::Intel, "2021.9", Ok(Compiler::System { root, library }));
         let compile = wheel.compile(Path::new("a.c"), Path::new("a")).expect("a compiler");
         assert_eq!(words(&compile), "cc -O3 -o a a.c -I /e/include /e/lib/libmpi.so.12 -Wl,-rpath,/e/lib");
-        let launch = wheel.launch(3, Path::new("a"));
+        let launch = wheel.launch(3, Path::new("a"), None);
         assert_eq!(words(&launch), "/m/bin/mpiexec -n 3 a");
         let set: Vec<_> =
             launch.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?))).collect();
@@ -384,8 +418,8 @@ mod tests {
 
         let own = installation(Mpi::Mpich, "4.0.2", Ok(Compiler::Own(PathBuf::from("/m/bin/mpicc"))));
         assert_eq!(words(&own.compile(Path::new("a.c"), Path::new("a")).expect("one")), "/m/bin/mpicc -O3 -o a a.c");
-        assert_eq!(words(&own.launch(2, Path::new("a"))), "/m/bin/mpiexec -n 2 -bind-to none a");
-        assert_eq!(own.launch(2, Path::new("a")).get_envs().count(), 0);
+        assert_eq!(words(&own.launch(2, Path::new("a"), None)), "/m/bin/mpiexec -n 2 -bind-to none a");
+        assert_eq!(own.launch(2, Path::new("a"), None).get_envs().count(), 0);
     }
 
     #[test]
