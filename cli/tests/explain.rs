@@ -209,7 +209,7 @@ fn between_hosts_the_bytes_on_each_link_are_counted() {
             let (data, messages) = (2 * bytes, of("sent_messages"));
             assert!((data..data + 512 * messages).contains(&of("sent_bytes")), "{row}");
         }
-        // What one host sends the other receives.
+        // One host receives as many bytes as the other sends.
         assert_eq!(links[0]["sent_bytes"], links[1]["received_bytes"], "{row}");
     }
     assert_eq!(rows.len(), 2, "{json}");

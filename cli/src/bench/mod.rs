@@ -2,9 +2,9 @@
 //! machine.
 //!
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
-//! bench, `group.rs` the bench's side of a group of ranks, `library.rs` a library's turns. `rivals/`
-//! has the other libraries. `hosts.rs` plays hosts, `crossing.rs` counts the bytes between them, and
-//! `link.rs` sends these over bare TCP.
+//! bench, `group.rs` the bench's side of a group of ranks, `library.rs` a library's turns.
+//! `rivals/` has the other libraries. `hosts.rs` plays hosts, `crossing.rs` counts the bytes
+//! between them, and `link.rs` sends these over bare TCP.
 //! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into
 //! a terminal, `plot/` draws them. `limits.rs` measures the machine alone.
 //!
