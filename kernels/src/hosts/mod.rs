@@ -18,6 +18,7 @@
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
 
+mod carrying;
 mod dial;
 mod greeting;
 mod keep_alive;
@@ -25,6 +26,8 @@ mod meeting;
 mod network;
 mod states;
 mod table;
+mod turns;
+mod word;
 
 pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};

@@ -1,6 +1,12 @@
 //! The network between processes that have met.
 
-use super::{meeting::Met, states::States};
+use super::{
+    carrying::Carrying,
+    meeting::Met,
+    states::States,
+    turns::Turns,
+    word::{ASK, LEAVE_BEHIND, WORD},
+};
 use crate::{
     os::process_state::ProcessState,
     sync::fork::Origin,
@@ -11,13 +17,11 @@ use rustix::{
     io::Errno,
 };
 use std::{
-    collections::BTreeMap,
     fmt,
-    io::{self, ErrorKind, Read, Write},
-    mem,
+    io::{self, Write},
     net::{Shutdown, TcpStream},
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -29,38 +33,7 @@ pub const HEAD: usize = wire::HEAD - NUMBERS;
 pub type Head = [u8; HEAD];
 
 /// The numbers before a head on the wire: the sender, and the messages that it has sent before.
-const NUMBERS: usize = 16;
-
-/// The time without a message after which a process whose link has closed is gone: what it sent
-/// before may still arrive.
-const QUIET: Duration = Duration::from_millis(5);
-
-/// The time that a process with which the wire has failed has to end its link, as one that ends
-/// does. The link of any other is closed.
-const FAULT: Duration = Duration::from_secs(1);
-
-/// The limit on the time without progress for the last messages of a process that leaves.
-const LAST_MESSAGES: Duration = Duration::from_secs(5);
-
-/// The limit on the time for the answers to a farewell, and for the messages that it counts.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// The first byte of a farewell, of the answer to it, and of the word of a process that takes the
-/// other one for cut off. A number follows each.
-const FAREWELL: u8 = b'B';
-const ANSWER: u8 = b'S';
-const CUT: u8 = b'C';
-
-/// The first byte of the word of a process that goes on without the other one.
-const LEAVE_BEHIND: u8 = b'L';
-
-/// The first byte of a question for the state of a process of the other one's host, whose number
-/// follows, and of the answer.
-const ASK: u8 = b'Q';
-const STATE: u8 = b'A';
-
-/// The size of each in bytes.
-const WORD: usize = 9;
+pub(super) const NUMBERS: usize = 16;
 
 /// The news of another process.
 pub enum News {
@@ -92,29 +65,38 @@ pub enum News {
 /// The network of a process with others. One thread sleeps until something arrives.
 pub struct Network {
     shared: Arc<Shared>,
+    receive: Arc<dyn Receive>,
     thread: Option<JoinHandle<()>>,
     origin: Origin,
 }
 
-struct Shared {
-    wire: Wire,
-    own: usize,
-    links: Vec<Option<TcpStream>>,
+/// What the threads of this process share.
+pub(super) struct Shared {
+    pub(super) wire: Wire,
+    pub(super) own: usize,
+    pub(super) links: Vec<Option<TcpStream>>,
     /// The number of messages that were sent to each process.
-    sent: Vec<Mutex<u64>>,
+    pub(super) sent: Vec<Mutex<u64>>,
     orders: Mutex<Orders>,
     /// Readable when there are orders.
     wake: OwnedFd,
-    states: States,
+    turns: Turns,
+    pub(super) states: States,
+}
+
+/// Delivers what has arrived, on the thread that asks.
+trait Receive: Send + Sync {
+    /// Does so, unless another thread does now.
+    fn receive(&self);
 }
 
 /// The orders for the thread.
 #[derive(Default)]
-struct Orders {
+pub(super) struct Orders {
     /// Whether this process leaves.
-    leave: bool,
+    pub(super) leave: bool,
     /// The processes to which a message could not be sent, and why.
-    failed: Vec<(usize, String)>,
+    pub(super) failed: Vec<(usize, String)>,
 }
 
 impl Network {
@@ -135,10 +117,39 @@ impl Network {
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let states = States::new(own, &greetings);
-        let shared = Arc::new(Shared { wire, own, links, sent, orders: Mutex::default(), wake, states });
-        let mut carrying = Carrying::new(shared.clone(), deliver);
-        let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(move || carrying.run())?;
-        Ok(Network { shared, thread: Some(thread), origin: Origin::here() })
+        let (orders, turns) = (Mutex::default(), Turns::default());
+        let shared = Arc::new(Shared { wire, own, links, sent, orders, wake, turns, states });
+        let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
+        let (receive, of_thread) = (carrying.clone(), shared.clone());
+        let run = move || run(&of_thread, &carrying);
+        let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(run)?;
+        Ok(Network { shared, receive, thread: Some(thread), origin: Origin::here() })
+    }
+
+    /// Delivers what arrives, on this thread, which waits for it: until `is_done` returns true, or
+    /// `end`. The news comes sooner than from the network's own thread, which leaves the wire to
+    /// this one meanwhile.
+    pub fn receive_until(&self, end: Instant, is_done: &dyn Fn() -> bool) {
+        if self.origin.forked() {
+            return;
+        }
+        let shared = &self.shared;
+        loop {
+            if shared.turns.take() {
+                shared.rouse();
+            }
+            self.receive.receive();
+            if is_done() {
+                return;
+            }
+            if Instant::now() >= end {
+                break;
+            }
+            thread::yield_now();
+        }
+        if shared.turns.give_back() {
+            shared.rouse();
+        }
     }
 
     /// Sends a message to another process. Returns at once. A process that cannot be reached is
@@ -178,26 +189,36 @@ impl Shared {
         whole[8..NUMBERS].copy_from_slice(&sent.to_le_bytes());
         whole[NUMBERS..].copy_from_slice(head);
         *sent += 1;
-        self.wire.send(process, whole, body)
+        self.wire.send(process, whole, body)?;
+        if self.turns.is_left_to_others() && self.wire.pending() > 0 {
+            // The rank that sends may not wait for anything.
+            self.rouse();
+        }
+        Ok(())
     }
 
-    fn sent(&self, process: usize) -> MutexGuard<'_, u64> {
+    /// Ends the sleep of the network's thread. Returns whether it could be.
+    fn rouse(&self) -> bool {
+        rustix::io::write(&self.wake, &1u64.to_ne_bytes()).is_ok()
+    }
+
+    pub(super) fn sent(&self, process: usize) -> MutexGuard<'_, u64> {
         self.sent[process].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives an order to the thread. Returns whether the thread could be woken.
     fn order(&self, give: impl FnOnce(&mut Orders)) -> bool {
         give(&mut self.orders());
-        rustix::io::write(&self.wake, &1u64.to_ne_bytes()).is_ok()
+        self.rouse()
     }
 
-    fn orders(&self) -> MutexGuard<'_, Orders> {
+    pub(super) fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a word on a link. A link that takes no few bytes is broken, which shows when it is
     /// read.
-    fn write(&self, process: usize, kind: u8, number: u64) {
+    pub(super) fn write(&self, process: usize, kind: u8, number: u64) {
         if let Some(mut link) = self.links[process].as_ref() {
             let mut word = [kind; WORD];
             word[1..].copy_from_slice(&number.to_le_bytes());
@@ -209,7 +230,7 @@ impl Shared {
     }
 
     /// Closes the link with a process. Both threads take the other process for gone.
-    fn close(&self, process: usize) {
+    pub(super) fn close(&self, process: usize) {
         if let Some(link) = &self.links[process] {
             let _ = link.shutdown(Shutdown::Both);
         }
@@ -248,253 +269,75 @@ impl fmt::Debug for Network {
     }
 }
 
-/// The state of another process, as the thread of the network knows it.
-#[derive(Default)]
-struct Peer {
-    /// The number of messages that were delivered.
-    delivered: u64,
-    /// The messages that overtook others.
-    early: BTreeMap<u64, (Head, Vec<u8>)>,
-    /// The bytes of a word on the link that has not arrived whole.
-    word: Vec<u8>,
-    /// The number of messages that it has sent in all, since it has left.
-    farewell: Option<u64>,
-    /// Whether it has all messages of this process, which leaves.
-    has_answered: bool,
-    /// The failure of the wire, if it has failed, and when.
-    fault: Option<(String, Instant)>,
-    /// The end of the link, why, and whether it means the end of the process.
-    closed: Option<(String, bool)>,
-    /// The time of the last change.
-    changed: Option<Instant>,
-    is_gone: bool,
-}
-
-/// The work of the thread.
-struct Carrying<F> {
-    shared: Arc<Shared>,
-    peers: Vec<Peer>,
-    deliver: F,
-    /// The state of this process that leaves.
-    leaving: Option<Leaving>,
-}
-
-struct Leaving {
-    /// The number of messages on their way, and the time since which it is the same.
-    pending: usize,
-    since: Instant,
-    /// The time of the farewell.
-    said: Option<Instant>,
-}
-
-impl<F: FnMut(News)> Carrying<F> {
-    fn new(shared: Arc<Shared>, deliver: F) -> Carrying<F> {
-        let peers = shared.sent.iter().map(|_| Peer::default()).collect();
-        Carrying { shared, peers, deliver, leaving: None }
-    }
-
-    fn run(&mut self) {
-        loop {
-            self.progress();
-            let now = Instant::now();
-            let waits = (0..self.peers.len()).filter_map(|process| self.settle(process, now)).min();
-            let limit = match self.leave(now) {
+/// The work of the network's thread.
+fn run<F: FnMut(News)>(shared: &Shared, carrying: &Mutex<Carrying<F>>) {
+    let locked = || carrying.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let (limit, open) = {
+            let mut carrying = locked();
+            let waits = carrying.receive();
+            let limit = match carrying.leave(Instant::now()) {
                 Some(limit) if limit.is_zero() => break,
                 limit => limit,
             };
-            self.sleep(waits.into_iter().chain(limit).min());
-        }
-        // A forked child may have the links, too.
-        (0..self.peers.len()).for_each(|process| self.shared.close(process));
-    }
-
-    /// Leaves, once there is the order. Returns the time until something may change; zero when this
-    /// process has left.
-    fn leave(&mut self, now: Instant) -> Option<Duration> {
-        let pending = self.shared.wire.pending();
-        if self.leaving.is_none() && self.shared.orders().leave {
-            self.leaving = Some(Leaving { pending, since: now, said: None });
-        }
-        let leaving = self.leaving.as_mut()?;
-        if leaving.pending != pending {
-            (leaving.pending, leaving.since) = (pending, now);
-        }
-        let Some(said) = leaving.said else {
-            let waited = now.duration_since(leaving.since);
-            if pending > 0 && waited < LAST_MESSAGES {
-                return Some(LAST_MESSAGES - waited);
-            }
-            leaving.said = Some(now);
-            for process in 0..self.peers.len() {
-                let sent = *self.shared.sent(process);
-                self.shared.write(process, FAREWELL, sent);
-            }
-            return Some(LAST_WORDS);
+            (waits.into_iter().chain(limit).min(), carrying.open())
         };
-        let is_done =
-            |(peer, link): (&Peer, &Option<TcpStream>)| link.is_none() || peer.has_answered || peer.closed.is_some();
-        match self.peers.iter().zip(&self.shared.links).all(is_done) {
-            true => Some(Duration::ZERO),
-            false => Some((said + LAST_WORDS).saturating_duration_since(now)),
+        let readable = shared.sleep(limit, &open);
+        if !readable.is_empty() {
+            let mut carrying = locked();
+            readable.into_iter().for_each(|process| carrying.read(process));
         }
     }
+    // A forked child may have the links, too.
+    (0..shared.links.len()).for_each(|process| shared.close(process));
+}
 
-    /// Delivers what has arrived.
-    fn progress(&mut self) {
-        for wire::Arrived { head, body } in self.shared.wire.progress() {
-            let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
-            let (process, place) = (number(0) as usize, number(8));
-            let Some(peer) = self.peers.get_mut(process).filter(|_| process != self.shared.own) else { continue };
-            let rest = head[NUMBERS..].try_into().expect("the rest of a head");
-            peer.changed = Some(Instant::now());
-            if peer.is_gone || place < peer.delivered {
-                continue;
-            }
-            peer.early.insert(place, (rest, body));
-            while let Some((head, body)) = peer.early.remove(&peer.delivered) {
-                peer.delivered += 1;
-                (self.deliver)(News::Arrived { process, head, body });
-            }
-        }
-        let failed = mem::take(&mut self.shared.orders().failed);
-        for (process, why) in failed.into_iter().chain(std::iter::from_fn(|| self.shared.wire.fault())) {
-            // A message of an unknown process is lost: this one cannot go on with any.
-            let known = self.peers.get_mut(process).is_some();
-            let peers = if known { process..process + 1 } else { 0..self.peers.len() };
-            for peer in &mut self.peers[peers] {
-                peer.fault.get_or_insert((why.clone(), Instant::now()));
-            }
-        }
-    }
-
-    /// Reports a process that sends no more, once what it has sent has arrived. Returns how long
-    /// that may take.
-    fn settle(&mut self, process: usize, now: Instant) -> Option<Duration> {
-        let peer = &mut self.peers[process];
-        if peer.is_gone {
-            return None;
-        }
-        if peer.farewell.is_none() && peer.closed.is_none() {
-            let (why, since) = peer.fault.as_ref()?;
-            let waited = now.duration_since(*since);
-            if waited < FAULT {
-                return Some(FAULT - waited);
-            }
-            (peer.closed, peer.changed) = (Some((format!("the wire has failed: {why}"), false)), Some(now));
-            self.shared.write(process, CUT, 0);
-            self.shared.close(process);
-        }
-        let peer = &mut self.peers[process];
-        let waited = now.duration_since(peer.changed.unwrap_or(now));
-        let is_whole = peer.farewell.is_some_and(|count| peer.delivered >= count);
-        let limit = match (peer.farewell, &peer.closed) {
-            (Some(_), None) => LAST_WORDS,
-            _ => QUIET,
+impl Shared {
+    /// Sleeps until something happens, at most this time. Returns those of the processes `open`
+    /// whose links have something.
+    fn sleep(&self, limit: Option<Duration>, open: &[usize]) -> Vec<usize> {
+        let is_left = self.turns.leave() && self.wire.pending() == 0;
+        let limit = match is_left {
+            true => limit.into_iter().chain([Turns::LATELY]).min(),
+            false => match self.wire.arm() {
+                Ok(true) if self.turns.sleep() => limit,
+                // There is something now. The links are looked at all the same.
+                Ok(_) => Some(Duration::ZERO),
+                Err(_) => Some(Duration::from_millis(1)),
+            },
         };
-        if !is_whole && waited < limit {
-            return Some(limit - waited);
-        }
-        peer.is_gone = true;
-        let (why, has_ended) = match (&peer.farewell, &peer.closed) {
-            (None, Some(closed)) => closed.clone(),
-            _ => ("it has left".to_owned(), true),
-        };
-        if peer.farewell.is_some() {
-            self.shared.write(process, ANSWER, 0);
-        }
-        // The endpoint stays until the wire is dropped: UCX 1.13 ends the process if one is closed
-        // while its connection is made.
-        (self.deliver)(News::Gone { process, why, has_ended });
-        None
-    }
-
-    /// Sleeps until something happens, at most this time.
-    fn sleep(&mut self, limit: Option<Duration>) {
-        let shared = self.shared.clone();
-        let limit = match shared.wire.arm() {
-            Ok(true) => limit,
-            // There is something now. The links are looked at all the same.
-            Ok(false) => Some(Duration::ZERO),
-            Err(_) => Some(Duration::from_millis(1)),
-        };
-        let mut processes = Vec::with_capacity(self.peers.len());
-        let mut polled = vec![
-            PollFd::from_borrowed_fd(shared.wire.descriptor(), PollFlags::IN),
-            PollFd::from_borrowed_fd(shared.wake.as_fd(), PollFlags::IN),
-        ];
-        for (process, link) in shared.links.iter().enumerate() {
-            if let Some(link) = link.as_ref().filter(|_| self.peers[process].closed.is_none()) {
-                processes.push(process);
-                polled.push(PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN));
-            }
+        let mut polled = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
+        let links = open.iter().filter_map(|&process| self.links[process].as_ref());
+        polled.extend(links.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN)));
+        if !is_left {
+            polled.push(PollFd::from_borrowed_fd(self.wire.descriptor(), PollFlags::IN));
         }
         let limit = limit.map(|limit| Timespec::try_from(limit).expect("a few seconds"));
-        match poll(&mut polled, limit.as_ref()) {
+        let slept = poll(&mut polled, limit.as_ref());
+        self.turns.wake();
+        match slept {
             Ok(_) => {}
-            Err(Errno::INTR) => return,
+            Err(Errno::INTR) => return Vec::new(),
             // The system has no memory for the call now. Try again, so that nothing is missed.
-            Err(_) => return thread::sleep(Duration::from_millis(1)),
-        }
-        if !polled[1].revents().is_empty() {
-            let _ = rustix::io::read(&shared.wake, &mut [0; 8]);
-        }
-        for (&process, fd) in processes.iter().zip(&polled[2..]) {
-            if !fd.revents().is_empty() {
-                self.read(process);
+            Err(_) => {
+                thread::sleep(Duration::from_millis(1));
+                return Vec::new();
             }
         }
+        if !polled[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        let readable = open.iter().zip(&polled[1..]).filter(|(_, fd)| !fd.revents().is_empty());
+        readable.map(|(&process, _)| process).collect()
     }
+}
 
-    /// Reads a link.
-    fn read(&mut self, process: usize) {
-        let Some(mut link) = self.shared.links[process].as_ref() else { return };
-        let peer = &mut self.peers[process];
-        let mut bytes = [0; WORD];
-        let closed = match link.read(&mut bytes[peer.word.len()..]) {
-            Ok(0) => Some(("its process has ended".to_owned(), true)),
-            Ok(count) => {
-                peer.word.extend_from_slice(&bytes[peer.word.len()..][..count]);
-                None
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return,
-            Err(error) => Some(match error.kind() {
-                ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
-                    ("its host does not answer".to_owned(), false)
-                }
-                // By the other host, or by something between.
-                ErrorKind::ConnectionReset => ("its link was reset".to_owned(), false),
-                _ => (format!("its link is broken: {error}"), false),
-            }),
-        };
-        if closed.is_some() {
-            (peer.closed, peer.changed) = (closed, Some(Instant::now()));
-            return;
-        }
-        if let Ok(word) = <[u8; WORD]>::try_from(&peer.word[..]) {
-            peer.word.clear();
-            let [kind, number @ ..] = word;
-            match kind {
-                FAREWELL => {
-                    (peer.farewell, peer.changed) = (Some(u64::from_le_bytes(number)), Some(Instant::now()));
-                }
-                ANSWER => peer.has_answered = true,
-                ASK => {
-                    let answer = self.shared.states.answer(u64::from_le_bytes(number));
-                    answer.into_iter().for_each(|answer| self.shared.write(process, STATE, answer));
-                }
-                LEAVE_BEHIND => (self.deliver)(News::LeftBehind { process }),
-                STATE => self.shared.states.note(process, u64::from_le_bytes(number)),
-                CUT => {
-                    let closed = ("its wire does not reach this process".to_owned(), false);
-                    (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
-                }
-                _ => {
-                    let closed = ("its link carries nonsense".to_owned(), false);
-                    (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
-                    self.shared.write(process, CUT, 0);
-                    self.shared.close(process);
-                }
-            }
+impl<F: FnMut(News) + Send> Receive for Mutex<Carrying<F>> {
+    fn receive(&self) {
+        match self.try_lock() {
+            Ok(mut carrying) => _ = carrying.receive(),
+            Err(TryLockError::Poisoned(poisoned)) => _ = poisoned.into_inner().receive(),
+            Err(TryLockError::WouldBlock) => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::{Greeting, HEAD, Host, Met, Network, News, NotMet, meet};
 use crate::{os::process_state::ProcessState, wire::Wire};
 use std::{
+    cell::Cell,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     process,
@@ -261,6 +262,41 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
 }
 
 /// Other words of a process may never arrive if it ends then.
+#[test]
+fn messages_are_heard_by_ranks_awake_and_asleep() {
+    let Some(networks) = networks(2) else { return };
+    let rounds = 3000;
+    let play = |own: usize, (network, news): &(Network, Receiver<News>)| {
+        for round in 0..rounds {
+            if round % 2 == own {
+                network.send(1 - own, &[round as u8; HEAD], body(round));
+                continue;
+            }
+            // Awake for no time, for less than a message takes, for longer, or to the end.
+            let awake = Duration::from_micros([0, 3, 40, 2000][(round / 2 + own) % 4]);
+            let heard = Cell::new(None);
+            network.receive_until(Instant::now() + awake, &|| {
+                heard.set(news.try_recv().ok());
+                let found = heard.take();
+                let is_done = found.is_some();
+                heard.set(found);
+                is_done
+            });
+            let heard = heard.take().or_else(|| news.recv_timeout(LONG).ok());
+            let Some(News::Arrived { process, head, body: found }) = heard else { panic!("nothing in round {round}") };
+            assert_eq!((process, head[0], found), (1 - own, round as u8, body(round)));
+            if round % 97 == 0 {
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let others = networks.into_iter().enumerate();
+        let threads: Vec<_> = others.map(|(own, network)| scope.spawn(move || play(own, &network))).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no process panics"));
+    });
+}
+
 #[test]
 fn a_process_left_behind_hears_of_it_before_the_end() {
     let Some(mut networks) = networks(3) else { return };

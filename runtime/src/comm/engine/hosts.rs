@@ -16,7 +16,8 @@ use std::{
     io,
     ops::Range,
     sync::{Arc, Condvar, Mutex, PoisonError},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A process of the group.
@@ -34,12 +35,16 @@ pub(crate) struct Process {
 pub(crate) fn engines(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Vec<Box<dyn Engine>>> {
     let own = met.own;
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
+    let of_host = met.greetings.iter().filter(|greeting| greeting.place == met.greetings[own].place);
+    let ranks_of_host = of_host.map(|greeting| greeting.replicas).sum::<usize>();
+    let waits_awake = thread::available_parallelism().is_ok_and(|cores| ranks_of_host <= cores.get());
     let inboxes: Vec<Arc<Inbox>> = local.clone().map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
     let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));
     let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
     let network = Network::start(wire, met, move |news| arriving.take(news))?;
-    let carrier: Arc<dyn Carrier> = Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network });
+    let carrier: Arc<dyn Carrier> =
+        Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network, waits_awake });
     let engine = |(rank, inbox): (usize, Arc<Inbox>)| {
         inbox.engine(World::new(rank, size).expect("a rank of the group"), carrier.clone())
     };
@@ -67,6 +72,10 @@ struct End {
 /// The limit on the time after which a process that others take for lost is known to have ended, or
 /// not to answer.
 const CERTAIN: Duration = Duration::from_secs(7);
+
+/// The time for which a rank that waits stays awake: several ways of a message through a network.
+/// A sleep and a waking take as long.
+const AWAKE: Duration = Duration::from_micros(100);
 
 impl Arriving {
     fn take(&self, news: News) {
@@ -104,6 +113,8 @@ struct Hosts {
     processes: Arc<[Process]>,
     ends: Ends,
     network: Network,
+    /// Whether a rank that waits may keep its core for a while: the host has one for each rank.
+    waits_awake: bool,
 }
 
 /// The ranks after a letter's head: the sender, and the receiver's place in its process.
@@ -127,6 +138,12 @@ impl Carrier for Hosts {
         head[Letter::HEAD..][..4].copy_from_slice(&(from as u32).to_le_bytes());
         head[Letter::HEAD..][4..8].copy_from_slice(&(place as u32).to_le_bytes());
         self.network.send(process, &head, letter.into_body());
+    }
+
+    fn wait_awake(&self, is_done: &dyn Fn() -> bool) {
+        if self.waits_awake {
+            self.network.receive_until(Instant::now() + AWAKE, is_done);
+        }
     }
 
     fn leave_behind(&self, rank: usize) {

@@ -1,6 +1,7 @@
 //! The messages that have arrived for a rank.
 
 use super::{
+    Carrier,
     letter::{Content, End, Generation, Letter, Tagged},
     wait::{News, Outcome, Receive},
 };
@@ -8,7 +9,7 @@ use consonance_kernels::group::{Envelope, Reason};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fmt,
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak},
     time::Instant,
 };
 
@@ -48,6 +49,7 @@ const ENTERED: &str = "an engine has entered its group";
 pub struct Inbox {
     contents: Mutex<Contents>,
     change: Condvar,
+    carrier: OnceLock<Weak<dyn Carrier>>,
 }
 
 #[derive(Default)]
@@ -99,7 +101,21 @@ impl Inbox {
     pub fn new(own: usize, size: usize) -> Inbox {
         let messages = (0..size).map(|_| HashMap::new()).collect();
         let contents = Contents { own, messages, ..Contents::default() };
-        Inbox { contents: Mutex::new(contents), change: Condvar::new() }
+        Inbox { contents: Mutex::new(contents), change: Condvar::new(), carrier: OnceLock::new() }
+    }
+
+    /// Notes the carrier of letters to and from this rank.
+    pub(super) fn carried_by(&self, carrier: &Arc<dyn Carrier>) {
+        // An inbox has one engine of a whole group, so one carrier.
+        let _ = self.carrier.set(Arc::downgrade(carrier));
+    }
+
+    /// Lets the carrier move letters on this thread until there is a change after the first `seen`.
+    /// It may return before.
+    fn wait_awake(&self, seen: u64) {
+        if let Some(carrier) = self.carrier.get().and_then(Weak::upgrade) {
+            carrier.wait_awake(&|| self.lock().changes != seen);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -227,6 +243,7 @@ impl Inbox {
     /// Waits for a change after the first `seen`, at most until `until` or until a receive is late,
     /// which it ends.
     pub(super) fn rest(&self, seen: u64, until: Option<Instant>) {
+        self.wait_awake(seen);
         let contents = self.lock();
         let first = contents.open.iter().map(|receive| receive.deadline).chain(until).min();
         let is_same = |contents: &mut Contents| contents.changes == seen;
@@ -341,6 +358,13 @@ impl Inbox {
 
     /// Waits for a letter. Returns `None` if the deadline has passed.
     fn wait<'i>(&'i self, contents: MutexGuard<'i, Contents>, deadline: Instant) -> Option<MutexGuard<'i, Contents>> {
+        let seen = contents.changes;
+        drop(contents);
+        self.wait_awake(seen);
+        let contents = self.lock();
+        if contents.changes != seen {
+            return Some(contents);
+        }
         let rest = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
         Some(self.change.wait_timeout(contents, rest).expect(UNBROKEN).0)
     }

@@ -94,6 +94,11 @@ pub trait Carrier: Send + Sync {
     /// this one must have heard of this before. By default nobody needs to know.
     fn leave_behind(&self, _rank: usize) {}
 
+    /// Moves letters on the thread of a rank that waits for one, as long as that is likely to be
+    /// sooner than a sleep, at most until `is_done`. By default returns at once: letters arrive by
+    /// themselves.
+    fn wait_awake(&self, _is_done: &dyn Fn() -> bool) {}
+
     /// Describes the process of a rank in errors: its task, host and process id. By default there
     /// is no description.
     fn describe(&self, _rank: usize) -> Option<String> {
@@ -111,6 +116,7 @@ impl Inbox {
     /// Makes the engine of the rank of this inbox. `world` has this rank, and the number of ranks
     /// of the whole group.
     pub fn engine(self: Arc<Inbox>, world: World, carrier: Arc<dyn Carrier>) -> Box<dyn Engine> {
+        self.carried_by(&carrier);
         Box::new(Messages::whole(world, self, carrier))
     }
 }
