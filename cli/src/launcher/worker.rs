@@ -32,7 +32,7 @@ use rustix::{
 };
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt,
     fs::File,
     io::{self, Read, Write},
@@ -50,6 +50,9 @@ const BECOME_WORKER: &str = "consonance::become_worker";
 /// The time in which a worker must become its program. It takes milliseconds, unless the file is on
 /// a remote file system.
 const START: Duration = Duration::from_secs(30);
+
+/// The beginnings of the names of variables by which launchers of MPI tell a process its place.
+const OF_LAUNCHERS: [&str; 4] = ["OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL"];
 
 /// The exit status of a process that did not become a worker. It is not read.
 const FAILED: i32 = 127;
@@ -127,6 +130,10 @@ impl Ends {
     }
 }
 
+fn is_of(name: &OsStr, beginning: &str) -> bool {
+    name.as_encoded_bytes().starts_with(beginning.as_bytes())
+}
+
 /// The variables that the launcher sets for a worker, with their values.
 pub(super) type Environment = Vec<(&'static str, String)>;
 
@@ -157,7 +164,12 @@ impl Worker {
         let parent = host.map_or_else(|| process::id().to_string(), Host::name);
         command.args([BECOME_WORKER, &parent]).arg(&launch.program).args(&launch.arguments);
         // A launch that does not set it may have one of an outer launch.
-        command.env_remove("TF_CONFIG").envs(environment.iter().map(|(name, value)| (name, value)));
+        command.env_remove("TF_CONFIG");
+        // The place of this process in the world of an outer launcher is no worker's.
+        for (name, _) in env::vars_os().filter(|(name, _)| OF_LAUNCHERS.iter().any(|of| is_of(name, of))) {
+            command.env_remove(name);
+        }
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {
             command.env(VARIABLE, profile.folder(index));
         }
