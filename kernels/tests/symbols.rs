@@ -70,7 +70,7 @@ const ALLOWED: [(&str, &[&str], &str); 53] = [
     ("shm/segment.rs", &[], "a list of groups"),
     ("shm/views.rs", &[], "a list of views of a segment, not the segment"),
     ("tuning/", &[], "knobs and their texts"),
-    ("wire/", &[], "messages that lie in UCX's buffers, where UCX has copied them by the C library; addresses; texts"),
+    ("wire/", &[], "messages that lie in buffers of UCX or MPI, which copies them by the C library; addresses; texts"),
 ];
 
 fn main() {

@@ -6,7 +6,7 @@ use super::{
     row::{Row, Section, Verdict},
 };
 use crate::{executable, subprocess::Program};
-use consonance_kernels::wire::{Absent, Wire, places_of_ucx};
+use consonance_kernels::wire::{Absent, Kind, Wire, places_of_ucx};
 use serde_json::{Value, json};
 use std::{
     env,
@@ -16,10 +16,13 @@ use std::{
 /// The time that UCX has to start.
 const UCX: Duration = Duration::from_secs(10);
 
+/// A way without UCX.
+const MPI: &str = "processes that the launcher of an MPI has started can use that MPI instead (CONSONANCE_WIRE=mpi)";
+
 /// Returns what a program of several hosts finds, as a JSON object.
 pub fn loaded() -> Value {
     let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
-    match Wire::open(interface.as_deref()) {
+    match Wire::open_first(&[Kind::Ucx], interface.as_deref(), UCX) {
         Ok(wire) => {
             let [major, minor, release] = wire.version();
             json!({
@@ -27,7 +30,7 @@ pub fn loaded() -> Value {
                 "transports": wire.transports().unwrap_or_default(),
             })
         }
-        Err(Absent { looked }) => json!({ "looked": looked }),
+        Err(Absent { looked, .. }) => json!({ "looked": looked }),
     }
 }
 
@@ -55,7 +58,7 @@ pub(super) fn row(loader: &Loader) -> Row {
         None => {
             let looked = answer["looked"].as_array().into_iter().flatten();
             let words = looked.filter_map(|pair| Some(format!("{}: {}", pair[0].as_str()?, pair[1].as_str()?)));
-            row(Verdict::Absent, words.collect::<Vec<_>>().join("; ")).advice(Absent::REMEDY)
+            row(Verdict::Absent, words.collect::<Vec<_>>().join("; ")).advice(format!("{}; {MPI}", Absent::REMEDY))
         }
     }
 }

@@ -178,11 +178,11 @@ impl<F: FnMut(News)> Carrying<F> {
             (None, Some(closed)) => closed.clone(),
             _ => ("it has left".to_owned(), true),
         };
-        if peer.farewell.is_some() {
+        let has_left = peer.farewell.is_some();
+        if has_left {
             self.shared.write(process, ANSWER, 0);
         }
-        // The endpoint stays until the wire is dropped: UCX 1.13 ends the process if one is closed
-        // while its connection is made.
+        self.shared.wire.part(process, !has_left);
         (self.deliver)(News::Gone { process, why, has_ended });
         None
     }

@@ -19,6 +19,7 @@ use rustix::{
 use std::{
     fmt,
     io::{self, Write},
+    mem,
     net::{Shutdown, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
@@ -80,6 +81,8 @@ pub(super) struct Shared {
     orders: Mutex<Orders>,
     /// Readable when there are orders.
     wake: OwnedFd,
+    /// Whether the thread naps, since the wire has no descriptor.
+    has_naps: bool,
     turns: Turns,
     pub(super) states: States,
 }
@@ -93,6 +96,8 @@ trait Receive: Send + Sync {
 /// The orders for the thread.
 #[derive(Default)]
 pub(super) struct Orders {
+    /// Whether the thread naps, or is about to, and a message of this process should end that.
+    naps: bool,
     /// Whether this process leaves.
     pub(super) leave: bool,
     /// The processes to which a message could not be sent, and why.
@@ -117,8 +122,8 @@ impl Network {
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let states = States::new(own, &greetings);
-        let (orders, turns) = (Mutex::default(), Turns::default());
-        let shared = Arc::new(Shared { wire, own, links, sent, orders, wake, turns, states });
+        let (orders, turns, has_naps) = (Mutex::default(), Turns::default(), wire.descriptor().is_none());
+        let shared = Arc::new(Shared { wire, own, links, sent, orders, wake, has_naps, turns, states });
         let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
@@ -192,6 +197,10 @@ impl Shared {
         self.wire.send(process, whole, body)?;
         if self.turns.is_left_to_others() && self.wire.pending() > 0 {
             // The rank that sends may not wait for anything.
+            self.rouse();
+        }
+        // A wire without a descriptor moves nothing during a nap.
+        if self.has_naps && mem::take(&mut self.orders().naps) {
             self.rouse();
         }
         Ok(())
@@ -296,11 +305,13 @@ impl Shared {
     /// Sleeps until something happens, at most this time. Returns those of the processes `open`
     /// whose links have something.
     fn sleep(&self, limit: Option<Duration>, open: &[usize]) -> Vec<usize> {
+        // Before the wire is asked, so that no message comes between.
+        self.orders().naps = self.has_naps;
         let is_left = self.turns.leave() && self.wire.pending() == 0;
         let limit = match is_left {
             true => limit.into_iter().chain([Turns::LATELY]).min(),
             false => match self.wire.arm() {
-                Ok(true) if self.turns.sleep() => limit,
+                Ok(true) if self.turns.sleep() => limit.into_iter().chain(self.wire.nap()).min(),
                 // There is something now. The links are looked at all the same.
                 Ok(_) => Some(Duration::ZERO),
                 Err(_) => Some(Duration::from_millis(1)),
@@ -310,7 +321,7 @@ impl Shared {
         let links = open.iter().filter_map(|&process| self.links[process].as_ref());
         polled.extend(links.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN)));
         if !is_left {
-            polled.push(PollFd::from_borrowed_fd(self.wire.descriptor(), PollFlags::IN));
+            polled.extend(self.wire.descriptor().map(|wire| PollFd::from_borrowed_fd(wire, PollFlags::IN)));
         }
         let limit = limit.map(|limit| Timespec::try_from(limit).expect("a few seconds"));
         let slept = poll(&mut polled, limit.as_ref());

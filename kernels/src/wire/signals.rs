@@ -14,6 +14,14 @@ pub(super) fn keep() -> Kept {
     Kept { handlers: handlers(), stack: stack() }
 }
 
+impl Kept {
+    /// Lets the library's handler of a signal stay, if the process had none of its own.
+    pub(super) fn but_for(mut self, signal: libc::c_int) -> Kept {
+        self.handlers.retain(|(of, action)| *of != signal || action.sa_sigaction != libc::SIG_DFL);
+        self
+    }
+}
+
 fn handlers() -> Vec<(libc::c_int, libc::sigaction)> {
     let of = |signal| {
         let mut action = MaybeUninit::uninit();

@@ -3,7 +3,7 @@
 use super::{
     process_group::{Generation, Member, ProcessGroupBuilder},
     role::host_name,
-    roster::{Roster, Way},
+    roster::{Roster, Way, chosen_wire},
 };
 use crate::{
     Communicator, Error, Result,
@@ -18,9 +18,17 @@ use consonance_kernels::{
         Claim, Greeting, Host, MOST, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at, place as place_of_ids,
         serve,
     },
-    wire::Wire,
+    wire::{Kind, Wire, world_of_mpi},
 };
-use std::{env, process, sync::Arc, time::Instant};
+use std::{
+    env, process,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// The limit on the start of an MPI that nobody has asked for, which also gets no more than half of
+/// the time: where UCX is missing on one host alone, the others do not start it.
+const START_OF_MPI: Duration = Duration::from_secs(60);
 
 impl ProcessGroupBuilder {
     /// Forms the group of processes that meet at addresses.
@@ -38,9 +46,17 @@ impl ProcessGroupBuilder {
         let not_met =
             |problem: String, missing| Error::Meeting { call, task: place.own_task().to_owned(), problem, missing };
         let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
-        let wire = Wire::open(interface.as_deref()).map_err(|absent| not_met(absent.to_string(), Vec::new()))?;
-        // Processes with other minor versions do not understand each other.
-        let [major, minor, _] = wire.version();
+        let deadline = Instant::now() + self.timeout;
+        let (kinds, limit) = match chosen_wire()? {
+            Some(kind) => (vec![kind], self.timeout),
+            // A child of a launcher's process has the same variables, but another place.
+            None if world_of_mpi() == Some((place.own, size)) => {
+                (Kind::ALL.to_vec(), START_OF_MPI.min(self.timeout / 2))
+            }
+            None => (vec![Kind::Ucx], self.timeout),
+        };
+        let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
+        let wire = wire.map_err(|absent| not_met(absent.to_string(), Vec::new()))?;
         let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
         let greeting = Greeting {
             digest: place.digest,
@@ -50,10 +66,9 @@ impl ProcessGroupBuilder {
             pid: process::id(),
             place: place_of_ids(&host),
             host,
-            wire: format!("UCX {major}.{minor}"),
+            wire: wire.name(),
             address: wire.address().to_vec(),
         };
-        let deadline = Instant::now() + self.timeout;
         let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
         let (names, refused) = (place.tasks.clone(), |error: NotMet| not_met(error.problem, error.missing));
         let met = match &place.way {

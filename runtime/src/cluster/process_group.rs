@@ -42,10 +42,10 @@ const CALL: &str = "ProcessGroup";
 /// [launcher](ProcessGroup::from_env) or by an [id](UniqueId::across_hosts), listen at a free port,
 /// and learn the addresses of the others there.
 ///
-/// Their data travel over UCX (`libucp.so.0`), which is loaded then. It is found where the system's
-/// loader looks, or in the environment of the wheel `mpich`; `CONSONANCE_UCX` names another file,
-/// and `CONSONANCE_INTERFACE` the network interface. Such a group has at most 256 processes, and no
-/// replacements: it does not form again, as the group of a
+/// Their data travel over UCX (`libucp.so.0`), which is loaded then, or over the MPI of their
+/// launcher. [`guide::workers`](crate::guide::workers) has the variables that choose a
+/// library and a network interface. Such a group has at most 256 processes, and no replacements: it
+/// does not form again, as the group of a
 /// [strategy](crate::MultiWorkerMirroredStrategy::reform) does. It trusts its network: whoever can
 /// connect to an address can disturb it.
 ///
@@ -279,8 +279,8 @@ impl ProcessGroupBuilder {
     /// Sets whether the processes meet at their addresses and send their data over a network, as
     /// those of several hosts do, even if all are on this host. By default they share memory there.
     /// Results do not depend on it. All processes must set the same. A group
-    /// [by an id](ProcessGroup::with_id) takes no notice of it. `CONSONANCE_WIRE=ucx` does the same
-    /// for all groups.
+    /// [by an id](ProcessGroup::with_id) takes no notice of it. `CONSONANCE_WIRE`, `ucx` or `mpi`,
+    /// does the same for all groups.
     ///
     /// ```
     /// use consonance::{ProcessGroup, TfConfigClusterResolver};

@@ -5,6 +5,7 @@ use crate::{ClusterResolver, Error, Result, UniqueId};
 use consonance_kernels::{
     bootstrap::{Waiting, packet::MAX_TASKS},
     digest::digest,
+    wire::Kind,
 };
 use std::{env, sync::Arc, time::Duration};
 
@@ -121,13 +122,23 @@ fn ranks(rank: usize, size: usize) -> Result<Vec<String>> {
 /// (`must`); those of one may.
 ///
 /// # Errors
-/// [`Error::InvalidCall`] for a `CONSONANCE_WIRE` that names no wire.
+/// As [`chosen_wire`].
 fn wants_wire(must: bool) -> Result<bool> {
-    match env::var("CONSONANCE_WIRE").as_deref() {
-        Err(_) | Ok("") => Ok(must),
-        Ok("ucx") => Ok(true),
-        Ok(other) => Err(Error::invalid(CALL, "CONSONANCE_WIRE", "ucx, the only wire of this version", other)),
+    Ok(chosen_wire()?.is_some() || must)
+}
+
+/// Returns the kind of wire that `CONSONANCE_WIRE` names, if it is set.
+///
+/// # Errors
+/// [`Error::InvalidCall`] for a name of no wire.
+pub(super) fn chosen_wire() -> Result<Option<Kind>> {
+    let name = env::var("CONSONANCE_WIRE").unwrap_or_default();
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    if kind.is_none() && !name.is_empty() {
+        let names = Kind::ALL.map(Kind::name).join(" or ");
+        return Err(Error::invalid(CALL, "CONSONANCE_WIRE", names, name));
     }
+    Ok(kind)
 }
 
 impl Roster {

@@ -1,10 +1,9 @@
 //! A wire: a context and a worker of UCX, and the endpoints of its peers.
 
 use super::{
-    Absent, Arrived, HEAD, Head, WireError, address,
+    address,
     inbox::{Inbox, Peer, on_arrival, on_error, on_sent},
     library::Library,
-    signals,
     sys::{
         BUSY, CANCELED, CLOSE_FORCE, Completion, ENDPOINT_FIELDS, ERR_HANDLING_MODE_PEER, EndpointParams, FEATURE_AM,
         FEATURE_WAKEUP, Functions, HANDLER_FIELDS, HandlerParams, OK, OPERATION_CALLBACK, OPERATION_FLAGS,
@@ -13,7 +12,10 @@ use super::{
     },
     transports,
 };
-use crate::sync::fork::Origin;
+use crate::{
+    sync::fork::Origin,
+    wire::{Absent, Arrived, HEAD, Head, Kind, Medium, WireError, signals},
+};
 use std::{
     collections::HashMap,
     env,
@@ -33,8 +35,8 @@ use std::{
 /// does not know is ignored.
 const TRANSPORTS: &str = "^sm,cuda,rocm,ze";
 
-/// The maximum number of rounds of UCX in one [`Wire::progress`], so that a peer that sends without
-/// an end does not keep the lock.
+/// The maximum number of rounds of UCX in one [`Medium::progress`], so that a peer that sends
+/// without an end does not keep the lock.
 const ROUNDS: usize = 256;
 
 /// The time that dropping a wire lets UCX end what was closed.
@@ -43,30 +45,8 @@ const CLOSING: Duration = Duration::from_millis(200);
 /// The number of our only active message.
 const MESSAGE: u32 = 0;
 
-/// One process's access to a network: it sends messages to peers that are connected, and receives
-/// messages. The module documentation says which thread does what.
-///
-/// ```
-/// use consonance_kernels::wire::{HEAD, Wire};
-///
-/// match Wire::open(None) {
-///     Ok(wire) => {
-///         // The number of a peer is ours. This one is the wire itself.
-///         wire.connect(0, &wire.address().to_vec())?;
-///         wire.send(0, [7; HEAD], vec![1, 2, 3])?;
-///         let arrived = loop {
-///             if let Some(arrived) = wire.progress().pop() {
-///                 break arrived;
-///             }
-///         };
-///         assert_eq!((arrived.head, arrived.body), ([7; HEAD], vec![1, 2, 3]));
-///     }
-///     // Says where UCX was looked for, and how to install it.
-///     Err(absent) => println!("{absent}"),
-/// }
-/// # Ok::<(), consonance_kernels::wire::WireError>(())
-/// ```
-pub struct Wire {
+/// A wire of UCX.
+pub(in crate::wire) struct Wire {
     library: Library,
     origin: Origin,
     address: Vec<u8>,
@@ -111,13 +91,14 @@ impl Wire {
     ///
     /// # Errors
     /// Where UCX was looked for, and what was found there.
-    pub fn open(interface: Option<&str>) -> Result<Wire, Absent> {
+    pub(in crate::wire) fn open(interface: Option<&str>) -> Result<Wire, Absent> {
         let library = Library::load()?;
         // UCX loads its transports when it makes a context.
         let kept = signals::keep();
         let opened = State::open(library.functions, interface);
         drop(kept);
         let refused = |error: WireError| Absent {
+            kinds: vec![Kind::Ucx],
             looked: vec![(library.name.clone(), format!("it is UCX {}, but {error}", words(library.version)))],
         };
         let mut state = opened.map_err(refused)?;
@@ -127,38 +108,45 @@ impl Wire {
         Ok(Wire { library, origin: Origin::here(), address, descriptor, state })
     }
 
-    /// Returns the version of UCX.
-    pub fn version(&self) -> [u32; 3] {
+    /// Takes the lock, but not in a forked child, where another thread may have held it.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, WireError> {
+        if self.origin.forked() {
+            return Err(WireError::Forked);
+        }
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Medium for Wire {
+    fn kind(&self) -> Kind {
+        Kind::Ucx
+    }
+
+    /// Only processes with the same minor version understand each other.
+    fn name(&self) -> String {
+        let [major, minor, _] = self.library.version;
+        format!("UCX {major}.{minor}")
+    }
+
+    fn version(&self) -> [u32; 3] {
         self.library.version
     }
 
-    /// Returns the path or name by which UCX was loaded.
-    pub fn library(&self) -> &str {
+    fn library(&self) -> &str {
         &self.library.name
     }
 
-    /// Returns the transports that UCX may use, each with its device, such as `tcp/eth0`.
-    ///
-    /// # Errors
-    /// If this is a forked child, or the system has no memory.
-    pub fn transports(&self) -> Result<Vec<String>, WireError> {
+    fn transports(&self) -> Result<Vec<String>, WireError> {
         let state = self.lock()?;
         // SAFETY: the context lives as long as the state, and this thread has the lock.
         Ok(unsafe { transports::of(&state.functions, state.context) })
     }
 
-    /// Returns the address of this wire, for the other processes.
-    pub fn address(&self) -> &[u8] {
+    fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// Makes an endpoint for a peer, by the address of the peer's wire. The number is the caller's
-    /// choice. Returns before the peer is reached: a peer that cannot be is a fault later.
-    ///
-    /// # Errors
-    /// If there is such an endpoint, the bytes are no address, the peer has another minor version
-    /// of UCX, or UCX fails.
-    pub fn connect(&self, peer: usize, address: &[u8]) -> Result<(), WireError> {
+    fn connect(&self, peer: usize, address: &[u8]) -> Result<(), WireError> {
         let mut state = self.lock()?;
         if state.endpoints.contains_key(&peer) {
             return Err(WireError::Connected { peer });
@@ -167,18 +155,11 @@ impl Wire {
         state.connect(peer, &address)
     }
 
-    /// Sends a message to a peer. Returns at once. The body is kept until UCX is done with it. Any
-    /// thread may send: what is left to do makes the descriptor readable.
-    ///
-    /// # Errors
-    /// If there is no such endpoint, it is lost, or UCX fails.
-    pub fn send(&self, peer: usize, head: Head, body: Vec<u8>) -> Result<(), WireError> {
+    fn send(&self, peer: usize, head: Head, body: Vec<u8>) -> Result<(), WireError> {
         self.lock()?.send(peer, head, body)
     }
 
-    /// Lets UCX work until it has nothing to do now. Returns what arrived, in order of arrival. A
-    /// forked child gets nothing.
-    pub fn progress(&self) -> Vec<Arrived> {
+    fn progress(&self) -> Vec<Arrived> {
         let Ok(mut state) = self.lock() else {
             return Vec::new();
         };
@@ -186,39 +167,30 @@ impl Wire {
         state.inbox.arrived.take()
     }
 
-    /// Prepares for sleep on the descriptor. On `true` it becomes readable when there is something
-    /// to do. On `false` there is something now: call [`Wire::progress`] and [`Wire::fault`].
-    ///
-    /// # Errors
-    /// If this is a forked child, or UCX fails.
-    pub fn arm(&self) -> Result<bool, WireError> {
+    fn arm(&self) -> Result<bool, WireError> {
         self.lock()?.arm()
     }
 
-    /// Returns the descriptor to sleep on, after [`Wire::arm`]. It is for `poll` alone.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor is the worker's, which lives as long as this.
-        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+        Some(unsafe { BorrowedFd::borrow_raw(self.descriptor) })
     }
 
-    /// Takes the oldest fault: the number of the peer, or [`UNKNOWN_PEER`](super::UNKNOWN_PEER),
-    /// and UCX's words. An endpoint has one.
-    pub fn fault(&self) -> Option<(usize, String)> {
+    fn nap(&self) -> Option<Duration> {
+        None
+    }
+
+    fn fault(&self) -> Option<(usize, String)> {
         self.lock().ok()?.inbox.faults.borrow_mut().pop_front()
     }
 
-    /// Returns the number of sends that are not complete. A complete one may still be on its way.
-    pub fn pending(&self) -> usize {
+    fn pending(&self) -> usize {
         self.lock().map_or(0, |state| state.inbox.sends.count())
     }
 
-    /// Takes the lock, but not in a forked child, where another thread may have held it.
-    fn lock(&self) -> Result<MutexGuard<'_, State>, WireError> {
-        if self.origin.forked() {
-            return Err(WireError::Forked);
-        }
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+    /// UCX ends the sends to a peer that is gone. The endpoint stays until the wire is dropped: UCX
+    /// 1.13 ends the process if one is closed while its connection is made.
+    fn part(&self, _peer: usize, _has_failed: bool) {}
 }
 
 impl Drop for Wire {

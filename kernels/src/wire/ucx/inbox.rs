@@ -3,15 +3,15 @@
 //! A callback runs only inside a call of UCX, on the thread that makes it, so only under the wire's
 //! lock. No borrow of a cell here is held over a call of UCX, but those of the callback itself.
 
-use super::{
-    Arrived, HEAD, Head, UNKNOWN_PEER,
-    sys::{
-        ARRIVAL_RENDEZVOUS, ArrivalParams, CANCELED, CONNECTION_RESET, Completion, ENDPOINT_TIMEOUT, Functions,
-        INVALID_PARAM, NO_MEMORY, OK, OPERATION_CALLBACK, OPERATION_MEMORY_TYPE, OPERATION_USER_DATA, RequestParams,
-        ucs_status_t,
-    },
+use super::sys::{
+    ARRIVAL_RENDEZVOUS, ArrivalParams, CANCELED, CONNECTION_RESET, Completion, ENDPOINT_TIMEOUT, Functions,
+    INVALID_PARAM, NO_MEMORY, OK, OPERATION_CALLBACK, OPERATION_MEMORY_TYPE, OPERATION_USER_DATA, RequestParams,
+    ucs_status_t,
 };
-use crate::os::available;
+use crate::{
+    os::available,
+    wire::{Arrived, HEAD, Head, SMALL_BYTES, UNKNOWN_PEER},
+};
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
@@ -22,10 +22,6 @@ use std::{
     rc::Rc,
     slice,
 };
-
-/// The number of bytes of a body that is received without a look at the system's memory, which
-/// takes longer than a short message.
-const SMALL_BYTES: usize = 64 << 20;
 
 /// A peer, as long as its endpoint may call back.
 pub(super) struct Peer {

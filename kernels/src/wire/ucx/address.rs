@@ -1,7 +1,6 @@
 //! Addresses of wires: UCX's address of a worker, with the version of UCX and a digest.
 
-use super::WireError;
-use crate::digest::mix;
+use crate::{digest::mix, wire::WireError};
 
 /// The beginning of an address of a wire.
 const MAGIC: [u8; 8] = *b"consUCX1";

@@ -183,38 +183,7 @@ pub(super) union Completion {
     pub(super) received: Option<ReceivedCallback>,
 }
 
-macro_rules! declare {
-    ($($method:ident = $symbol:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// UCX's functions, each as a pointer of its type.
-        #[derive(Clone, Copy, Debug)]
-        pub(super) struct Functions {
-            $(#[doc = concat!("`", stringify!($symbol), "`")]
-            pub(super) $method: unsafe extern "C" fn($($argument: $type),*) $(-> $result)?,)*
-        }
-
-        impl Functions {
-            /// Finds the functions in a library.
-            ///
-            /// # Safety
-            /// The library's functions of these names are UCX's. It stays loaded while they are
-            /// used.
-            ///
-            /// # Errors
-            /// The first name that the library lacks.
-            pub(super) unsafe fn of(library: &libloading::Library) -> Result<Functions, &'static str> {
-                Ok(Functions {
-                    $($method: {
-                        let name = concat!(stringify!($symbol), "\0").as_bytes();
-                        // SAFETY: by the caller's promise the symbol is a function of this type.
-                        *unsafe { library.get(name) }.map_err(|_| stringify!($symbol))?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-declare! {
+functions! {
     version = ucp_get_version(major: *mut c_uint, minor: *mut c_uint, release: *mut c_uint);
     status_string = ucs_status_string(status: ucs_status_t) -> *const c_char;
     config_read = ucp_config_read(

@@ -1,6 +1,7 @@
 //! Two wires of one process talk over TCP. Without UCX each test is skipped with a line.
 
-use super::{Absent, Arrived, HEAD, Head, Wire, WireError};
+use super::Wire;
+use crate::wire::{Absent, Arrived, HEAD, Head, Medium, WireError, signals};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::Timespec,
@@ -78,7 +79,7 @@ fn receive(wires: &[&Wire], count: usize) -> Vec<Arrived> {
 
 /// Sleeps until the descriptor is readable. Returns whether it is.
 fn sleep(wire: &Wire, limit: Duration) -> bool {
-    let descriptor = wire.descriptor();
+    let descriptor = wire.descriptor().unwrap();
     let limit = Timespec::try_from(limit).unwrap();
     poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)).unwrap() == 1
 }
@@ -297,7 +298,7 @@ fn a_peer_with_another_minor_version_is_refused() {
 fn an_interface_of_no_network_is_an_absence_or_cannot_be_reached() {
     let Some(b) = wire() else { return };
     match Wire::open(Some("no-such-interface")) {
-        Err(Absent { looked }) => assert!(looked[0].1.contains("ucp_"), "{looked:?}"),
+        Err(Absent { looked, .. }) => assert!(looked[0].1.contains("ucp_"), "{looked:?}"),
         Ok(a) => assert!(a.connect(0, b.address()).is_err()),
     }
 }
@@ -329,7 +330,7 @@ const PART: &str = "CONSONANCE_TEST_OF_WIRES";
 /// Returns a command that runs a test of this file in a process of its own, as its other part.
 fn part(test: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", "--test-threads=1", &format!("wire::tests::{test}")]).env(PART, "1");
+    command.args(["--exact", "--nocapture", "--test-threads=1", &format!("wire::ucx::tests::{test}")]).env(PART, "1");
     command
 }
 
@@ -345,11 +346,11 @@ fn loading_leaves_signal_handlers_and_the_signal_stack_as_they_were() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
     }
-    let before = super::signals::state();
+    let before = signals::state();
     let Some(wire) = wire() else { return };
-    assert_eq!(super::signals::state(), before);
+    assert_eq!(signals::state(), before);
     drop(wire);
-    assert_eq!(super::signals::state(), before);
+    assert_eq!(signals::state(), before);
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! Looks for UCX, and loads it.
 
-use super::{
-    Absent, hooks, signals,
-    sys::{Functions, VERSION},
-};
+use super::sys::{Functions, VERSION};
+use crate::wire::{Absent, Kind, hooks, signals};
 use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
 use std::{
     env,
@@ -53,7 +51,7 @@ impl Library {
                 break;
             }
         }
-        Err(Absent { looked })
+        Err(Absent { kinds: vec![Kind::Ucx], looked })
     }
 
     fn from(path: &Path, name: &str) -> Result<Library, String> {

@@ -1,13 +1,6 @@
-//! Turns a status of UCX into a [`Result`], and has the errors of a wire. This is the only place
-//! where a status becomes one.
+//! The errors of a wire.
 
-use super::sys::{Functions, LAST, OK, ucs_status_ptr_t, ucs_status_t};
-use std::{
-    error,
-    ffi::{CStr, c_void},
-    fmt,
-    ptr::NonNull,
-};
+use std::{error, fmt};
 
 /// The reason why a wire did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +21,7 @@ pub enum WireError {
     Lost {
         /// Its number.
         peer: usize,
-        /// UCX's words.
+        /// The library's words.
         why: String,
     },
     /// The bytes are no address of a wire.
@@ -40,13 +33,22 @@ pub enum WireError {
         /// The version of the peer.
         theirs: [u32; 3],
     },
-    /// A function of UCX failed.
+    /// The peer is no peer of this wire: the reason in words.
+    Foreign {
+        /// The number of the peer.
+        peer: usize,
+        /// The reason.
+        why: String,
+    },
+    /// The program has ended the library.
+    Ended,
+    /// A function of the library failed.
     Library {
         /// The function, such as `"ucp_ep_create"`.
         function: &'static str,
-        /// UCX's status.
-        status: i8,
-        /// UCX's words.
+        /// The library's status.
+        status: i32,
+        /// The library's words.
         text: String,
     },
 }
@@ -65,6 +67,8 @@ impl fmt::Display for WireError {
                 let [own, theirs] = [own, theirs].map(|[major, minor, release]| format!("{major}.{minor}.{release}"));
                 write!(f, "the peer has UCX {theirs}, this process {own}; install one version on all hosts")
             }
+            WireError::Foreign { peer, why } => write!(f, "peer {peer} cannot be reached: {why}"),
+            WireError::Ended => write!(f, "the program has called MPI_Finalize; drop what uses a wire before"),
             WireError::Library { function, status, text } => {
                 write!(f, "{function} failed with status {status}: {text}")
             }
@@ -73,37 +77,3 @@ impl fmt::Display for WireError {
 }
 
 impl error::Error for WireError {}
-
-impl Functions {
-    /// Returns UCX's words for a status.
-    pub(super) fn text(&self, status: ucs_status_t) -> String {
-        // SAFETY: takes any status, and returns a text that is never freed, or null.
-        let text = unsafe { (self.status_string)(status) };
-        if text.is_null() {
-            return format!("status {status}");
-        }
-        // SAFETY: UCX's texts end with a zero.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-    }
-
-    /// Returns the result that a status says.
-    pub(super) fn check(&self, function: &'static str, status: ucs_status_t) -> Result<(), WireError> {
-        match status {
-            OK => Ok(()),
-            _ => Err(WireError::Library { function, status, text: self.text(status) }),
-        }
-    }
-
-    /// Returns the request that an operation made; none if it is complete.
-    pub(super) fn request(
-        &self,
-        function: &'static str,
-        pointer: ucs_status_ptr_t,
-    ) -> Result<Option<NonNull<c_void>>, WireError> {
-        // The last addresses are statuses.
-        if pointer.addr() >= (LAST as isize).cast_unsigned() {
-            return self.check(function, pointer.addr() as ucs_status_t).map(|()| None);
-        }
-        Ok(NonNull::new(pointer))
-    }
-}
