@@ -62,7 +62,7 @@ fn brings(replica: usize) -> Tensor {
 }
 
 /// Returns a digest of the bits of the sum over all replicas.
-fn sum(strategy: &MultiWorkerMirroredStrategy, op: ReduceOp) -> consonance::Result<String> {
+pub(super) fn sum(strategy: &MultiWorkerMirroredStrategy, op: ReduceOp) -> consonance::Result<String> {
     let sums = strategy.run(|replica| replica.all_reduce(op, brings(replica.replica_id_in_sync_group())))?;
     let data = sums.values()[0].as_slice::<f32>().expect("floats").to_vec();
     let digest = data.iter().fold(0u64, |digest, sum| digest.rotate_left(7) ^ u64::from(sum.to_bits()));
@@ -82,7 +82,7 @@ fn in_words(error: &Error) -> String {
     }
 }
 
-fn say(said: impl std::fmt::Display) {
+pub(super) fn say(said: impl std::fmt::Display) {
     println!("\n> {said}");
 }
 

@@ -3,6 +3,7 @@
 mod faults;
 mod across;
 mod hosts;
+mod mpi;
 mod nodes;
 
 use rustix::process::{Pid, Signal, kill_process};
