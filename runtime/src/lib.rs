@@ -85,10 +85,7 @@ pub use cluster::{
     ClusterResolver, ClusterSpec, SimpleClusterResolver, SlurmClusterResolver, TfConfigClusterResolver, UnionResolver,
 };
 #[cfg(target_os = "linux")]
-pub use cluster::{
-    process_group::{ProcessGroup, ProcessGroupBuilder},
-    unique_id::UniqueId,
-};
+pub use cluster::{group_builder::ProcessGroupBuilder, process_group::ProcessGroup, unique_id::UniqueId};
 pub use comm::communicator::Communicator;
 pub use comm::mailbox::{Mailbox, MessageType};
 pub use comm::options::{CommunicationOptions, Implementation};

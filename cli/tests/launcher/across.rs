@@ -1,7 +1,7 @@
 //! Strategies whose workers are on two hosts that this machine plays: bits, faults, and the groups
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
-use super::{CONSONANCE, Launch, hosts::can_play, until};
+use super::{CONSONANCE, Launch, hosts::can_play, reformed, until};
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
 };
@@ -39,7 +39,7 @@ pub(super) fn can_cross() -> bool {
 }
 
 /// Plays a scene with two hosts of two workers each. Returns the lines of each worker.
-fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
+pub(super) fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
     let mut command = Command::new(CONSONANCE);
     command.args(["run", "--hosts", "2", "-n", "2", "--keep-going", "--timeout", "20", "--"]);
     command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]).env(SCENE, scene);
@@ -69,7 +69,7 @@ pub(super) fn sum(strategy: &MultiWorkerMirroredStrategy, op: ReduceOp) -> conso
     Ok(format!("{digest:016x} of {}", strategy.num_replicas_in_sync()))
 }
 
-fn in_words(error: &Error) -> String {
+pub(super) fn in_words(error: &Error) -> String {
     match error {
         Error::Left { replica, lost: true, .. } | Error::Aborted { replica, lost: true, .. } => {
             format!("lost {replica}")
@@ -168,6 +168,9 @@ fn a_worker_of_a_scene() {
     let Ok(scene) = env::var(SCENE) else { return };
     if let Some(path) = scene.strip_prefix("id at ") {
         return say(by_id(path).unwrap_or_else(|error| in_words(&error)));
+    }
+    if let Some(victim) = scene.strip_prefix("group without ") {
+        return reformed::work(victim.parse().expect("a number"));
     }
     if let Some(seed) = scene.strip_prefix("seed ") {
         return die_or_go_on(seed.parse().expect("a number"));

@@ -5,6 +5,7 @@ mod across;
 mod hosts;
 mod mpi;
 mod nodes;
+mod reformed;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

@@ -1,22 +1,28 @@
 //! Groups of processes that meet at addresses, as those of several hosts do.
+//!
+//! **Reform.** Beside the groups of ranks, the processes have a *control* group with one rank each,
+//! which no user sees. After a loss those that are left form it again, by the rule of the majority,
+//! and agree on the number of a new group of their ranks, on the same network.
 
 use super::{
-    process_group::{Generation, Member, ProcessGroupBuilder},
+    Majority,
+    group_builder::ProcessGroupBuilder,
+    process_group::{Generation, Means, Member, ProcessGroup},
     role::host_name,
     roster::{Roster, Way, chosen_wire},
 };
 use crate::{
     Communicator, Error, Result,
     comm::{
-        engine::hosts::{Process, engines},
+        engine::hosts::{Hosts, Process, connect},
         options,
     },
 };
 use consonance_kernels::{
     bootstrap::Waiting,
     hosts::{
-        Claim, Greeting, Host, MOST, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at, place as place_of_ids,
-        serve,
+        Claim, Greeting, Host, MOST, Met, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
+        place as place_of_ids, serve,
     },
     wire::{Kind, Wire, world_of_mpi},
 };
@@ -30,13 +36,20 @@ use std::{
 /// the time: where UCX is missing on one host alone, the others do not start it.
 const START_OF_MPI: Duration = Duration::from_secs(60);
 
+/// The network of a group, and the means to form it again.
+pub(super) struct Links {
+    hosts: Arc<Hosts>,
+    control: Communicator,
+    /// The number of the next group of ranks on this network.
+    next: u64,
+}
+
+/// The group that a process has entered.
+type Entered = (Arc<Generation>, Vec<Communicator>, Links);
+
 impl ProcessGroupBuilder {
     /// Forms the group of processes that meet at addresses.
-    pub(super) fn join_hosts(
-        &self,
-        call: &'static str,
-        place: &Roster,
-    ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+    pub(super) fn join_hosts(&self, call: &'static str, place: &Roster) -> Result<Entered> {
         options::settle(call)?;
         let size = place.tasks.len();
         if size > MOST {
@@ -99,6 +112,11 @@ impl ProcessGroupBuilder {
                 meet_at(&Host { greeting, names, addresses }, listener, deadline, tell).map_err(refused)?
             }
         };
+        self.enter_hosts(place, wire, met)
+    }
+
+    /// Enters the group of processes that have met.
+    fn enter_hosts(&self, place: &Roster, wire: Wire, met: Met) -> Result<Entered> {
         let mut next = 0;
         let processes = met.greetings.iter().zip(&place.tasks).map(|(greeting, task)| {
             let ranks = next..next + greeting.replicas;
@@ -106,16 +124,82 @@ impl ProcessGroupBuilder {
             Process { name: format!("{task}, process {} on {}", greeting.pid, greeting.host), ranks }
         });
         let processes: Vec<Process> = processes.collect();
-        let member = |(task, process): (&String, &Process)| Member {
-            task: task.clone(),
-            process: None,
-            ranks: process.ranks.clone(),
-        };
-        let members = place.tasks.iter().zip(&processes).map(member).collect();
-        let generation = Arc::new(Generation { number: 1, members, own: met.own, _kept: None });
-        let engines = engines(wire, met, processes).map_err(|error| Error::system("connect the processes", error))?;
+        let hosts = connect(wire, met, processes).map_err(|error| Error::system("connect the processes", error))?;
+        let all: Vec<usize> = (0..place.tasks.len()).collect();
         let configuration = self.options.configuration();
-        let communicators = engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect();
-        Ok((generation, communicators))
+        let control = Communicator::on(hosts.control(), configuration);
+        let mut links = Links { hosts, control, next: 0 };
+        let (generation, communicators) = self.group_of(place, &mut links, 1, &all);
+        Ok((generation, communicators, links))
+    }
+
+    /// Makes the group of the ranks of these processes.
+    fn group_of(
+        &self,
+        place: &Roster,
+        links: &mut Links,
+        number: u64,
+        processes: &[usize],
+    ) -> (Arc<Generation>, Vec<Communicator>) {
+        let mut next = 0;
+        let members = processes.iter().map(|&one| {
+            let ranks = next..next + links.hosts.processes()[one].ranks.len();
+            next = ranks.end;
+            Member { task: place.tasks[one].clone(), process: None, ranks }
+        });
+        let own = processes.iter().position(|&one| one == links.hosts.own()).expect("a process of its own group");
+        let generation = Arc::new(Generation { number, members: members.collect(), own, _kept: None });
+        let engines = links.hosts.engines(links.next, processes);
+        links.next += 1;
+        let configuration = self.options.configuration();
+        (generation, engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect())
+    }
+}
+
+impl ProcessGroup {
+    /// Forms the next generation of a group whose processes meet at addresses.
+    pub(super) fn reform_hosts(&mut self, call: &'static str, wait: Duration, majority: Majority) -> Result<()> {
+        if !wait.is_zero() {
+            let expected = "zero: processes of several hosts take no replacements";
+            return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait:?}")));
+        }
+        // Each process can be lost once. More losses mean that a peer says what is false.
+        let mut losses = self.place.tasks.len();
+        loop {
+            match self.form_hosts(majority) {
+                Err(error) if error.is_loss() && losses > 0 => losses -= 1,
+                Err(Error::Meeting { task, problem, missing, .. }) => {
+                    return Err(Error::Meeting { call, task, problem, missing });
+                }
+                Err(Error::WrongContext { problem, .. }) => return Err(Error::WrongContext { call, problem }),
+                formed => return formed,
+            }
+        }
+    }
+
+    fn form_hosts(&mut self, majority: Majority) -> Result<()> {
+        let ProcessGroup { options, place, means, generation, communicators } = self;
+        let Means::Hosts(links) = means else { unreachable!("a group on a network") };
+        let timeout = options.timeout;
+        links.control.configure(options::Configuration { timeout, ..options.options.configuration() });
+        if majority == Majority::Waived {
+            links.control.waive_majority();
+        }
+        links.control.reform()?;
+        let own = [links.hosts.own() as u64, links.next];
+        let mut all = vec![[0u64; 2]; links.control.size()];
+        links.control.all_gather_into(&own, all.as_flattened_mut())?;
+        let left: Vec<usize> = all.iter().map(|&[process, _]| process as usize).collect();
+        let tasks = place.tasks.len();
+        // Numbers of other processes are checked before they are used.
+        if !left.is_sorted_by(|one, next| one < next) || left.last().is_none_or(|&last| last >= tasks) {
+            let error = std::io::Error::other(format!("processes {left:?} of {tasks}"));
+            return Err(Error::system("form the group again", error));
+        }
+        links.next = all.iter().map(|&[_, next]| next).max().unwrap_or(0);
+        let number = generation.number + 1;
+        communicators.clear();
+        (*generation, *communicators) = options.group_of(place, links, number, &left);
+        Ok(())
     }
 }

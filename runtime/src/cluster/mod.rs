@@ -22,6 +22,8 @@ pub(crate) mod unique_id;
 #[cfg(target_os = "linux")]
 mod roster;
 #[cfg(target_os = "linux")]
+pub(crate) mod group_builder;
+#[cfg(target_os = "linux")]
 mod hosts;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
@@ -39,6 +41,14 @@ pub use role::Role;
 
 use crate::{Error, Result};
 use std::{collections::BTreeMap, env, fmt};
+
+/// The rule by which one side of a broken network goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Majority {
+    Needed,
+    /// A person has decided that the other side does not.
+    Waived,
+}
 
 /// The limit on the number of tasks and on task indices. More are taken for a mistake: the largest
 /// machines have about a tenth of it.

@@ -1,9 +1,14 @@
 //! Groups of processes: how they form, and form again after a loss. Processes of one host share
 //! memory; those of several hosts have a network.
 
-use super::roster::{Job, Roster, Way};
+use super::{
+    Majority,
+    group_builder::ProcessGroupBuilder,
+    hosts::Links,
+    roster::{Job, Roster, Way},
+};
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Error, Result, UniqueId,
+    ClusterResolver, Communicator, Error, Result, UniqueId,
     comm::{options, report::Processes},
 };
 use consonance_kernels::{
@@ -44,10 +49,8 @@ const CALL: &str = "ProcessGroup";
 ///
 /// Their data travel over UCX (`libucp.so.0`), which is loaded then, or over the MPI of their
 /// launcher. [`guide::workers`](crate::guide::workers) has the variables that choose a
-/// library and a network interface. Such a group has at most 256 processes, and no replacements: it
-/// does not form again, as the group of a
-/// [strategy](crate::MultiWorkerMirroredStrategy::reform) does. It trusts its network: whoever can
-/// connect to an address can disturb it.
+/// library and a network interface. Such a group has at most 256 processes, and no replacements. It
+/// trusts its network: whoever can connect to an address can disturb it.
 ///
 /// In this example two threads take the role of two processes:
 ///
@@ -73,26 +76,19 @@ const CALL: &str = "ProcessGroup";
 /// # Ok::<(), consonance::Error>(())
 /// ```
 pub struct ProcessGroup {
-    options: ProcessGroupBuilder,
-    place: Roster,
-    /// The means of processes of one host to meet again.
-    meeting: Option<Arc<Mutex<Meeting>>>,
-    generation: Arc<Generation>,
-    communicators: Vec<Communicator>,
+    pub(super) options: ProcessGroupBuilder,
+    pub(super) place: Roster,
+    pub(super) means: Means,
+    pub(super) generation: Arc<Generation>,
+    pub(super) communicators: Vec<Communicator>,
 }
 
-/// Builds a [`ProcessGroup`]: the cluster first, then settings that differ from the default, then
-/// [`join`](Self::join).
-#[must_use]
-pub struct ProcessGroupBuilder {
-    job: Job,
-    pub(super) replicas: usize,
-    pub(super) options: CommunicationOptions,
-    pub(super) timeout: Duration,
-    staging_bytes: usize,
-    reads_directly: Option<bool>,
-    over_wire: bool,
-    pub(super) on_wait: Arc<dyn Fn(&str) + Send + Sync>,
+/// The means of processes to meet again.
+pub(super) enum Means {
+    /// On one host.
+    Host(Arc<Mutex<Meeting>>),
+    /// On several.
+    Hosts(Box<Links>),
 }
 
 /// One generation of the group, from its formation to the loss of a member.
@@ -156,11 +152,6 @@ impl ProcessGroup {
         (self.generation.own, self.generation.members.len())
     }
 
-    /// Whether the processes have a network, and share no memory.
-    pub(crate) fn is_over_wire(&self) -> bool {
-        self.meeting.is_none()
-    }
-
     /// Takes the communicators of this process's ranks, in rank order. The list is empty if they
     /// were already taken in this generation.
     pub fn communicators(&mut self) -> Vec<Communicator> {
@@ -195,20 +186,40 @@ impl ProcessGroup {
     ///
     /// A lost process may be started again and joins as at first. The others wait for such
     /// processes for at most `wait_for_replacements`, and no longer than until the cluster is
-    /// complete.
+    /// complete. On several hosts there are no replacements.
+    ///
+    /// A network between hosts may break and seem to be a loss on both sides. Then the side goes on
+    /// that has more than half of the processes not known to have ended, or half of them and the
+    /// first.
     ///
     /// # Errors
-    /// [`Error::WrongContext`] for processes on several hosts, which
-    /// [`MultiWorkerMirroredStrategy::reform`](crate::MultiWorkerMirroredStrategy::reform) forms
-    /// again. [`Error::Meeting`] if a running process does not come before the timeout: the error
-    /// names it, and no group is formed without it. Otherwise as
-    /// [`join`](ProcessGroupBuilder::join). The call can be repeated after an error.
+    /// [`Error::Meeting`] if a running process does not come before the timeout: the error names
+    /// it, and no group is formed without it. On several hosts that is an [`Error::Timeout`], and
+    /// [`Error::Meeting`] is for a side of a broken network that may not go on;
+    /// [`Error::InvalidCall`] for a wait there.
+    /// Otherwise as [`join`](ProcessGroupBuilder::join). The call can be repeated after an error.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
-        let call = "ProcessGroup::reform";
-        let Some(meeting) = &self.meeting else {
-            let problem =
-                "the processes are on several hosts: only `MultiWorkerMirroredStrategy::reform` goes on there";
-            return Err(Error::WrongContext { call, problem: problem.to_owned() });
+        self.form_again("ProcessGroup::reform", wait_for_replacements, Majority::Needed)
+    }
+
+    /// Continues on a side of a broken network that [`reform`](Self::reform) refuses, because the
+    /// other side may go on. Each process of this side makes this call. Make it only if you know
+    /// that the other side does not: else two groups run.
+    ///
+    /// # Errors
+    /// As [`reform`](Self::reform).
+    pub fn reform_without_majority(&mut self) -> Result<()> {
+        self.form_again("ProcessGroup::reform_without_majority", Duration::ZERO, Majority::Waived)
+    }
+
+    pub(crate) fn form_again(
+        &mut self,
+        call: &'static str,
+        wait_for_replacements: Duration,
+        majority: Majority,
+    ) -> Result<()> {
+        let Means::Host(meeting) = &self.means else {
+            return self.reform_hosts(call, wait_for_replacements, majority);
         };
         for communicator in self.communicators.drain(..) {
             communicator.abort();
@@ -219,87 +230,6 @@ impl ProcessGroup {
 }
 
 impl ProcessGroupBuilder {
-    pub(crate) fn new(resolver: Arc<dyn ClusterResolver>) -> ProcessGroupBuilder {
-        ProcessGroupBuilder::of(Job::Cluster(resolver))
-    }
-
-    pub(super) fn of(job: Job) -> ProcessGroupBuilder {
-        ProcessGroupBuilder {
-            job,
-            replicas: 1,
-            options: CommunicationOptions::new(),
-            timeout: options::DEFAULT_TIMEOUT,
-            staging_bytes: Shape::STAGING_BYTES,
-            reads_directly: None,
-            over_wire: false,
-            on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
-        }
-    }
-
-    /// Sets the number of ranks in this process, each for a thread of its own. The default is 1.
-    pub fn replicas(mut self, replicas: usize) -> Self {
-        self.replicas = replicas;
-        self
-    }
-
-    /// Sets the options of all collectives. Communicators use the timeout of a call and the
-    /// implementation of all-reduces.
-    pub fn options(mut self, options: CommunicationOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Sets how long this process waits for the others to form a group: more than zero and at most
-    /// a day. The default is 5 minutes.
-    ///
-    /// # Errors
-    /// [`Error::InvalidCall`] for any other timeout.
-    pub fn timeout(mut self, timeout: Duration) -> Result<Self> {
-        self.timeout = options::check_timeout("ProcessGroup::timeout", timeout)?;
-        Ok(self)
-    }
-
-    /// Sets the limit on a rank's staging memory in each group, in bytes: a multiple of 2 KiB.
-    /// The default is 1 MiB. Larger data passes through it in windows. The memory is allocated when
-    /// it is needed.
-    pub fn staging_bytes(mut self, bytes: usize) -> Self {
-        self.staging_bytes = bytes;
-        self
-    }
-
-    /// Sets whether ranks read large data directly from their peers' memory (`process_vm_readv`).
-    /// The group tests whether the system allows it. If a process disables it, or cannot do it, all
-    /// ranks stage their data in shared memory. By default it is enabled if there is a core for
-    /// each rank; with fewer cores it is slower. Results do not depend on it.
-    pub fn reads_directly(mut self, reads_directly: bool) -> Self {
-        self.reads_directly = Some(reads_directly);
-        self
-    }
-
-    /// Sets whether the processes meet at their addresses and send their data over a network, as
-    /// those of several hosts do, even if all are on this host. By default they share memory there.
-    /// Results do not depend on it. All processes must set the same. A group
-    /// [by an id](ProcessGroup::with_id) takes no notice of it. `CONSONANCE_WIRE`, `ucx` or `mpi`,
-    /// does the same for all groups.
-    ///
-    /// ```
-    /// use consonance::{ProcessGroup, TfConfigClusterResolver};
-    /// let group = ProcessGroup::builder(TfConfigClusterResolver::new()?).over_wire(true).join()?;
-    /// assert_eq!(group.size(), 1, "a program that runs alone needs no network");
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn over_wire(mut self, over_wire: bool) -> Self {
-        self.over_wire = over_wire;
-        self
-    }
-
-    /// Sets the function that reports, in words, the processes that this one waits for. It is
-    /// called after 2 seconds, and then every 10 seconds. The default prints to standard error.
-    pub fn on_wait(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        self.on_wait = Arc::new(tell);
-        self
-    }
-
     /// Waits for all processes of the cluster and joins them. Processes may start in any order. A
     /// replacement of a lost process waits until the others [`reform`](ProcessGroup::reform).
     ///
@@ -320,31 +250,23 @@ impl ProcessGroupBuilder {
             return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
         }
         Shape::new(self.replicas, self.staging_bytes).map_err(|error| no_segment(CALL, error))?;
-        let meeting = match place.way {
-            Way::Addresses(_) | Way::Table { .. } => None,
-            Way::Host => {
-                let meeting = Meeting::open(MeetingOptions {
-                    digest: place.digest,
-                    layout: Segment::LAYOUT,
-                    task: place.own,
-                    names: place.tasks.clone(),
-                    replicas: self.replicas,
-                });
-                Some(Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?)))
-            }
-        };
         let joining = Joining::begin(place.own, place.tasks.len(), self.job.is_private());
-        let joined = match &meeting {
-            Some(meeting) => self.form(CALL, meeting, &place, Duration::ZERO),
-            None => self.join_hosts(CALL, &place),
+        let joined = match place.way {
+            Way::Addresses(_) | Way::Table { .. } => {
+                let joined = self.join_hosts(CALL, &place);
+                joined.map(|(generation, communicators, links)| {
+                    (generation, communicators, Means::Hosts(Box::new(links)))
+                })
+            }
+            Way::Host => self.meet_here(&place),
         };
         match joined {
-            Ok((generation, communicators)) => {
+            Ok((generation, communicators, means)) => {
                 joining.succeed();
                 if let Job::Id { id, .. } = &self.job {
                     id.end_service();
                 }
-                Ok(ProcessGroup { options: self, place, meeting, generation, communicators })
+                Ok(ProcessGroup { options: self, place, means, generation, communicators })
             }
             Err(error) => {
                 if let Error::Meeting { missing, .. } = &error
@@ -355,6 +277,20 @@ impl ProcessGroupBuilder {
                 Err(error)
             }
         }
+    }
+
+    /// Meets the other processes of this host.
+    fn meet_here(&self, place: &Roster) -> Result<(Arc<Generation>, Vec<Communicator>, Means)> {
+        let meeting = Meeting::open(MeetingOptions {
+            digest: place.digest,
+            layout: Segment::LAYOUT,
+            task: place.own,
+            names: place.tasks.clone(),
+            replicas: self.replicas,
+        });
+        let meeting = Arc::new(Mutex::new(meeting.map_err(|error| not_met(CALL, place.own_task(), error))?));
+        let (generation, communicators) = self.form(CALL, &meeting, place, Duration::ZERO)?;
+        Ok((generation, communicators, Means::Host(meeting)))
     }
 
     /// Forms a group with the other processes. If this process fails after the group was formed, it
@@ -485,15 +421,5 @@ fn no_segment(call: &'static str, error: SegmentError) -> Error {
         SegmentError::Shape { what, expected, found } => Error::invalid(call, what, expected, found),
         SegmentError::System { what, source } => Error::system(what, source),
         error => Error::system(format!("{call}: open the shared memory"), io::Error::other(error)),
-    }
-}
-
-impl fmt::Debug for ProcessGroupBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProcessGroupBuilder")
-            .field("replicas", &self.replicas)
-            .field("options", &self.options)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ pub use builder::Builder;
 pub(crate) use builder::check_devices;
 pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
-pub(crate) use worker_group::{CallGuard, Majority, Workers};
+pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result,

@@ -25,6 +25,7 @@
 use super::claims::{Claim, Roles, remaining, tell};
 use crate::{
     Communicator, Error, Result,
+    cluster::Majority,
     comm::{engine::AbortHandle, options::Configuration},
 };
 use consonance_kernels::group::Reason;
@@ -65,14 +66,6 @@ struct State {
     /// The number of threads that wait for a change. A notification costs a system call, so it is
     /// sent only if there are some.
     waiting: usize,
-}
-
-/// The rule by which one side of a broken network goes on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Majority {
-    Needed,
-    /// A person has decided that the other side does not.
-    Waived,
 }
 
 impl Workers {

@@ -10,7 +10,6 @@ use consonance_kernels::{
     os::process_state::ProcessState,
     wire::Wire,
 };
-use consonance_spec::World;
 use std::{
     cmp::Ordering,
     io,
@@ -28,27 +27,26 @@ pub(crate) struct Process {
     pub(crate) ranks: Range<usize>,
 }
 
-/// Makes an engine for each rank of this process, in rank order. The processes have met.
+/// The number of the group of all processes, with one rank each, by which they form again. The
+/// groups of all ranks have numbers from 0.
+const CONTROL: u64 = u64::MAX;
+
+/// Connects processes that have met.
 ///
 /// # Errors
 /// The system's, and the wire's if it cannot reach a process.
-pub(crate) fn engines(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Vec<Box<dyn Engine>>> {
+pub(crate) fn connect(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Arc<Hosts>> {
     let own = met.own;
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
     let of_host = met.greetings.iter().filter(|greeting| greeting.place == met.greetings[own].place);
     let ranks_of_host = of_host.map(|greeting| greeting.replicas).sum::<usize>();
     let waits_awake = thread::available_parallelism().is_ok_and(|cores| ranks_of_host <= cores.get());
-    let inboxes: Vec<Arc<Inbox>> = local.clone().map(|rank| Arc::new(Inbox::new(rank, size))).collect();
+    let inboxes: Vec<Arc<Inbox>> = local.map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
     let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));
     let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
     let network = Network::start(wire, met, move |news| arriving.take(news))?;
-    let carrier: Arc<dyn Carrier> =
-        Arc::new(Hosts { own, inboxes: inboxes.clone(), processes, ends, network, waits_awake });
-    let engine = |(rank, inbox): (usize, Arc<Inbox>)| {
-        inbox.engine(World::new(rank, size).expect("a rank of the group"), carrier.clone())
-    };
-    Ok(local.zip(inboxes).map(engine).collect())
+    Ok(Arc::new(Hosts { own, inboxes, processes, ends, network, waits_awake }))
 }
 
 /// The letters that arrive for the ranks of this process.
@@ -107,7 +105,7 @@ impl Arriving {
 }
 
 /// Carries letters to the ranks of all processes.
-struct Hosts {
+pub(crate) struct Hosts {
     own: usize,
     inboxes: Vec<Arc<Inbox>>,
     processes: Arc<[Process]>,
@@ -121,6 +119,33 @@ struct Hosts {
 const _: () = assert!(Letter::HEAD + 8 <= HEAD);
 
 impl Hosts {
+    /// Returns the position of this process.
+    pub(crate) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// Returns the processes.
+    pub(crate) fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// Makes an engine for each rank of this process, in rank order, in the group of this number,
+    /// of all ranks of these processes.
+    pub(crate) fn engines(self: &Arc<Self>, number: u64, processes: &[usize]) -> Vec<Box<dyn Engine>> {
+        let members: Vec<usize> = processes.iter().flat_map(|&one| self.processes[one].ranks.clone()).collect();
+        let engine =
+            |(rank, inbox): (usize, &Arc<Inbox>)| inbox.clone().engine_in(rank, number, members.clone(), self.clone());
+        self.processes[self.own].ranks.clone().zip(&self.inboxes).filter_map(engine).collect()
+    }
+
+    /// Makes the engine of this process by which the processes form again.
+    pub(crate) fn control(self: &Arc<Self>) -> Box<dyn Engine> {
+        let members = self.processes.iter().map(|process| process.ranks.start).collect();
+        let own = self.processes[self.own].ranks.start;
+        let engine = self.inboxes[0].clone().engine_in(own, CONTROL, members, self.clone());
+        engine.expect("each process has a first rank")
+    }
+
     fn process_of(&self, rank: usize) -> usize {
         self.processes.partition_point(|process| process.ranks.end <= rank)
     }

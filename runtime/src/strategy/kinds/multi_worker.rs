@@ -3,13 +3,13 @@
 use crate::{
     ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy,
     cluster::{
-        Role,
+        Majority, Role,
         environment::{Launched, Ranks, launched},
         process_environment,
     },
     comm::engine::Engine,
     device,
-    execution::{Builder, Engines, Majority, MakeEngines, Workers, check_devices, context},
+    execution::{Builder, Engines, MakeEngines, Workers, check_devices, context},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder};
@@ -192,13 +192,13 @@ impl MultiWorkerMirroredStrategy {
         }
         let cluster = self.cluster();
         #[cfg(target_os = "linux")]
-        if let Some(processes) = self.processes.as_ref().filter(|group| !is_over_wire(group)) {
+        if let Some(processes) = &self.processes {
             let mut group = processes.lock().expect("nobody panics holding the group");
             // Each worker can be lost once. More losses than workers mean that a peer corrupts
-            // shared memory.
+            // shared memory or says what is false.
             let mut losses = workers.count();
             loop {
-                group.reform(wait_for_replacements)?;
+                group.form_again(call, wait_for_replacements, majority)?;
                 match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
                     // The loss is in the group just formed: form another one, at most once per
                     // worker.
@@ -213,12 +213,6 @@ impl MultiWorkerMirroredStrategy {
         }
         workers.reform(call, configuration, &cluster, majority)
     }
-}
-
-/// Whether the processes of a group have a network, and form again on the same engines.
-#[cfg(target_os = "linux")]
-fn is_over_wire(group: &Mutex<ProcessGroup>) -> bool {
-    group.lock().expect("nobody panics holding the group").is_over_wire()
 }
 
 impl Deref for MultiWorkerMirroredStrategy {

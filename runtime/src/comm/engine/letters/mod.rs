@@ -117,7 +117,24 @@ impl Inbox {
     /// of the whole group.
     pub fn engine(self: Arc<Inbox>, world: World, carrier: Arc<dyn Carrier>) -> Box<dyn Engine> {
         self.carried_by(&carrier);
-        Box::new(Messages::whole(world, self, carrier))
+        let members = (0..world.size()).collect();
+        Box::new(Messages::of(world, 0, members, self, carrier))
+    }
+
+    /// Makes the engine of `own`, the rank of this inbox, in the group of this number, of these
+    /// ranks of the whole group. No two groups of an inbox have the same number, and that of the
+    /// whole one is 0. `None` if this rank is no member.
+    pub(crate) fn engine_in(
+        self: Arc<Inbox>,
+        own: usize,
+        number: u64,
+        members: Vec<usize>,
+        carrier: Arc<dyn Carrier>,
+    ) -> Option<Box<dyn Engine>> {
+        self.carried_by(&carrier);
+        let rank = members.iter().position(|&member| member == own)?;
+        let world = World::new(rank, members.len())?;
+        Some(Box::new(Messages::of(world, number, members, self, carrier)))
     }
 }
 
@@ -233,15 +250,9 @@ impl Abort for Group {
 }
 
 impl Messages {
-    fn whole(world: World, inbox: Arc<Inbox>, carrier: Arc<dyn Carrier>) -> Messages {
-        Messages::new(Group {
-            world,
-            line: vec![Generation::of_all(0)],
-            members: (0..world.size()).collect(),
-            inbox,
-            carrier,
-            blamed: Mutex::default(),
-        })
+    fn of(world: World, number: u64, members: Vec<usize>, inbox: Arc<Inbox>, carrier: Arc<dyn Carrier>) -> Messages {
+        let line = vec![Generation::of_all(number)];
+        Messages::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() })
     }
 
     fn new(group: Group) -> Messages {
