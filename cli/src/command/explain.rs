@@ -118,7 +118,10 @@ impl Explain {
     /// Writes the answer for a call between hosts.
     fn between(&self, case: Case, hosts: usize) -> Result<(), Problem> {
         let question = Question { case, transport: Transport::Processes, memory: Memory::Slice };
-        self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
+        for &bytes in &self.bytes {
+            question.check(bytes)?;
+            BetweenHosts::check(&case.with_bytes(bytes))?;
+        }
         for (index, &bytes) in self.bytes.iter().enumerate() {
             let answer = BetweenHosts::explain(case.with_bytes(bytes), hosts)?;
             match (self.json, index) {

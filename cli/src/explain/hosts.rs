@@ -63,17 +63,25 @@ impl Carrier for Counted {
 }
 
 impl BetweenHosts {
+    /// Checks that this machine can make the call.
+    ///
+    /// # Errors
+    /// If the buffers take too much memory.
+    pub fn check(case: &Case) -> Result<(), BenchError> {
+        let (ranks, found) = (case.ranks, case.bytes());
+        let most = MOST_BYTES / 2 / ranks;
+        let expected = format!("at most {most} bytes of each of {ranks} ranks, since the call is made");
+        let invalid = BenchError::Invalid { argument: "--bytes <SIZES>", expected, found: found.to_string() };
+        if found <= most { Ok(()) } else { Err(invalid) }
+    }
+
     /// Returns the answer for a call by `hosts` hosts with as many ranks each.
     ///
     /// # Errors
     /// If the buffers take too much memory, or the call fails.
     pub fn explain(case: Case, hosts: usize) -> Result<BetweenHosts, BenchError> {
+        BetweenHosts::check(&case)?;
         let ranks = case.ranks;
-        let most = MOST_BYTES / 2 / ranks;
-        if case.bytes() > most {
-            let expected = format!("at most {most} bytes of each of {ranks} ranks, since the call is made");
-            return Err(BenchError::Invalid { argument: "--bytes <SIZES>", expected, found: case.bytes().to_string() });
-        }
         let inboxes: Vec<Arc<Inbox>> = (0..ranks).map(|rank| Arc::new(Inbox::new(rank, ranks))).collect();
         let links = Mutex::new(vec![Link::default(); hosts]);
         let counted = Arc::new(Counted { inboxes: inboxes.clone(), ranks_of_host: ranks / hosts, links });

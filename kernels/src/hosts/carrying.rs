@@ -1,4 +1,4 @@
-//! What the messages, links and faults of other processes come to.
+//! The work at the wire and the links: messages are delivered in order, and ends are reported.
 
 use super::{
     network::{Head, NUMBERS, News, Shared},
@@ -50,7 +50,7 @@ struct Peer {
     is_gone: bool,
 }
 
-/// What one thread at a time knows and does: the network's, or that of a rank that waits.
+/// The work, of one thread at a time: the network's, or that of a rank that waits.
 pub(super) struct Carrying<F> {
     shared: Arc<Shared>,
     peers: Vec<Peer>,
@@ -191,6 +191,10 @@ impl<F: FnMut(News)> Carrying<F> {
     pub(super) fn read(&mut self, process: usize) {
         let Some(mut link) = self.shared.links[process].as_ref() else { return };
         let peer = &mut self.peers[process];
+        if peer.closed.is_some() {
+            // By this process, for a reason: the end of the link is no end of the other process.
+            return;
+        }
         let mut bytes = [0; WORD];
         let closed = match link.read(&mut bytes[peer.word.len()..]) {
             Ok(0) => Some(("its process has ended".to_owned(), true)),

@@ -69,9 +69,11 @@ pub struct Network {
     receive: Arc<dyn Receive>,
     thread: Option<JoinHandle<()>>,
     origin: Origin,
+    /// Whether several ranks of this process may wait.
+    is_shared: bool,
 }
 
-/// What the threads of this process share.
+/// The values that the threads of this process share.
 pub(super) struct Shared {
     pub(super) wire: Wire,
     pub(super) own: usize,
@@ -113,6 +115,7 @@ impl Network {
     /// The system's, and the wire's if it cannot reach a process.
     pub fn start(wire: Wire, met: Met, deliver: impl FnMut(News) + Send + 'static) -> io::Result<Network> {
         let Met { own, greetings, links } = met;
+        let is_shared = greetings[own].replicas > 1;
         for (process, link) in links.iter().enumerate() {
             if link.is_none() {
                 continue;
@@ -128,7 +131,7 @@ impl Network {
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
         let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(run)?;
-        Ok(Network { shared, receive, thread: Some(thread), origin: Origin::here() })
+        Ok(Network { shared, receive, thread: Some(thread), origin: Origin::here(), is_shared })
     }
 
     /// Delivers what arrives, on this thread, which waits for it: until `is_done` returns true, or
@@ -144,16 +147,19 @@ impl Network {
                 shared.rouse();
             }
             self.receive.receive();
-            if is_done() {
+            let is_done = is_done();
+            if is_done || Instant::now() >= end {
+                // The thread may have armed the wire before this rank moved the last message, or
+                // have a limit from before.
+                let is_asleep = shared.turns.take();
+                // Another rank of this process may sleep. Nobody else looks for its messages.
+                let gives_back = (!is_done || self.is_shared) && shared.turns.give_back();
+                if is_asleep || gives_back {
+                    shared.rouse();
+                }
                 return;
             }
-            if Instant::now() >= end {
-                break;
-            }
             thread::yield_now();
-        }
-        if shared.turns.give_back() {
-            shared.rouse();
         }
     }
 
@@ -282,6 +288,8 @@ impl fmt::Debug for Network {
 fn run<F: FnMut(News)>(shared: &Shared, carrying: &Mutex<Carrying<F>>) {
     let locked = || carrying.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
+        // What a rank does from here on is seen before the next sleep.
+        shared.turns.begin();
         let (limit, open) = {
             let mut carrying = locked();
             let waits = carrying.receive();

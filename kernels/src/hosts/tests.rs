@@ -261,7 +261,6 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
     });
 }
 
-/// Other words of a process may never arrive if it ends then.
 #[test]
 fn messages_are_heard_by_ranks_awake_and_asleep() {
     let Some(networks) = networks(2) else { return };
@@ -297,6 +296,7 @@ fn messages_are_heard_by_ranks_awake_and_asleep() {
     });
 }
 
+/// Other words of a process may never arrive if it ends then.
 #[test]
 fn a_process_left_behind_hears_of_it_before_the_end() {
     let Some(mut networks) = networks(3) else { return };

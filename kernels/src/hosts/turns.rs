@@ -2,15 +2,13 @@
 //! ranks that wait awake. As long as these move what arrives, that thread leaves the wire to them,
 //! so that no message wakes it.
 
-use std::{
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
-    time::{Duration, Instant},
-};
+use crate::sync::plain::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 /// The states of the network's thread: it is awake, sleeps on the wire, or sleeps without it.
-const AWAKE: u8 = 0;
-const ON_WIRE: u8 = 1;
-const WITHOUT: u8 = 2;
+const AWAKE: u32 = 0;
+const ON_WIRE: u32 = 1;
+const WITHOUT: u32 = 2;
 
 pub(super) struct Turns {
     begin: Instant,
@@ -18,17 +16,17 @@ pub(super) struct Turns {
     /// if none does.
     taken: AtomicU64,
     /// The state of the network's thread.
-    thread: AtomicU8,
+    thread: AtomicU32,
     /// The number of times that a rank has taken the wire.
     count: AtomicU64,
-    /// The same, as the thread saw it before its last sleep.
+    /// The same, as the thread saw it at the beginning of its turn.
     seen: AtomicU64,
 }
 
 impl Default for Turns {
     fn default() -> Turns {
         let zero = || AtomicU64::new(0);
-        Turns { begin: Instant::now(), taken: zero(), thread: AtomicU8::new(AWAKE), count: zero(), seen: zero() }
+        Turns { begin: Instant::now(), taken: zero(), thread: AtomicU32::new(AWAKE), count: zero(), seen: zero() }
     }
 }
 
@@ -55,10 +53,14 @@ impl Turns {
         self.thread.load(SeqCst) == WITHOUT
     }
 
+    /// Begins a turn of the thread, before it looks at the wire.
+    pub(super) fn begin(&self) {
+        self.seen.store(self.count.load(SeqCst), SeqCst);
+    }
+
     /// Begins the thread's sleep without the wire, if a rank has taken it lately. Otherwise the
     /// thread is going to sleep on the wire.
     pub(super) fn leave(&self) -> bool {
-        self.seen.store(self.count.load(SeqCst), SeqCst);
         self.thread.store(WITHOUT, SeqCst);
         // A rank that gives the wire back sees the state, or this sees that it did.
         let taken = self.taken.load(SeqCst);
@@ -70,7 +72,7 @@ impl Turns {
     }
 
     /// Begins the thread's sleep on the wire, which is armed. Returns false if a rank has taken the
-    /// wire meanwhile.
+    /// wire since the beginning of the turn.
     pub(super) fn sleep(&self) -> bool {
         self.thread.store(ON_WIRE, SeqCst);
         // A rank that takes the wire sees the state, or this sees that it did.
@@ -97,10 +99,12 @@ mod tests {
         assert!(!turns.leave() && turns.sleep());
         assert_eq!([turns.take(), turns.take()], [true, false]);
         turns.wake();
+        turns.begin();
         // The rank is there: the thread sleeps without the wire until that is given back.
         assert!(turns.leave() && !turns.take());
         assert!(turns.give_back());
         turns.wake();
+        turns.begin();
         assert!(!turns.leave() && turns.sleep());
         // Nobody has taken it.
         assert!(!turns.give_back());
@@ -121,6 +125,7 @@ mod tests {
     fn the_wire_is_the_threads_again_some_time_after_the_last_rank() {
         let turns = Turns::default();
         assert!(!turns.take());
+        turns.begin();
         let end = Instant::now() + Duration::from_secs(30);
         while turns.leave() {
             assert!(Instant::now() < end, "the wire is left to a rank for ever");

@@ -7,7 +7,7 @@ use super::{
 use crate::{Error, Result};
 use consonance_kernels::{
     hosts::{HEAD, Head, Met, Network, News},
-    os::process_state::ProcessState,
+    os::{process_state::ProcessState, thread_pool::cores_of},
     wire::Wire,
 };
 use std::{
@@ -15,7 +15,6 @@ use std::{
     io,
     ops::Range,
     sync::{Arc, Condvar, Mutex, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -38,9 +37,9 @@ const CONTROL: u64 = u64::MAX;
 pub(crate) fn connect(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Arc<Hosts>> {
     let own = met.own;
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
-    let of_host = met.greetings.iter().filter(|greeting| greeting.place == met.greetings[own].place);
-    let ranks_of_host = of_host.map(|greeting| greeting.replicas).sum::<usize>();
-    let waits_awake = thread::available_parallelism().is_ok_and(|cores| ranks_of_host <= cores.get());
+    let of_host = || met.greetings.iter().filter(|greeting| greeting.place == met.greetings[own].place);
+    let pids: Vec<u32> = of_host().map(|greeting| greeting.pid).collect();
+    let waits_awake = of_host().map(|greeting| greeting.replicas).sum::<usize>() <= cores_of(&pids);
     let inboxes: Vec<Arc<Inbox>> = local.map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
     let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));

@@ -3,6 +3,7 @@
 use super::{
     Carrier,
     letter::{Content, End, Generation, Letter, Tagged},
+    remaining::{NotBegun, Remaining},
     wait::{News, Outcome, Receive},
 };
 use consonance_kernels::group::{Envelope, Reason};
@@ -12,26 +13,6 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak},
     time::Instant,
 };
-
-/// The reason why the ranks that are left begin no group.
-#[derive(Debug)]
-pub(super) enum NotBegun {
-    /// Others take this rank for lost.
-    Lost,
-    /// More ranks are lost than was known.
-    MoreLost,
-}
-
-/// The group of the ranks that are left, as one of them begins it.
-pub(super) struct Remaining {
-    pub(super) generation: Generation,
-    /// Its members, by their ranks in the whole group.
-    pub(super) members: Vec<usize>,
-    /// The members before.
-    pub(super) earlier: Vec<usize>,
-    /// All ranks that the group has lost.
-    pub(super) lost: Vec<usize>,
-}
 
 /// The place of the rank of an inbox in a group.
 struct Place {
@@ -358,6 +339,9 @@ impl Inbox {
 
     /// Waits for a letter. Returns `None` if the deadline has passed.
     fn wait<'i>(&'i self, contents: MutexGuard<'i, Contents>, deadline: Instant) -> Option<MutexGuard<'i, Contents>> {
+        let rest = || deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero());
+        // Letters for other receives may come all the time.
+        rest()?;
         let seen = contents.changes;
         drop(contents);
         self.wait_awake(seen);
@@ -365,7 +349,7 @@ impl Inbox {
         if contents.changes != seen {
             return Some(contents);
         }
-        let rest = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+        let rest = rest()?;
         Some(self.change.wait_timeout(contents, rest).expect(UNBROKEN).0)
     }
 

@@ -13,6 +13,7 @@
 mod inbox;
 mod letter;
 mod mail;
+mod remaining;
 mod wait;
 
 pub use inbox::Inbox;
@@ -25,9 +26,9 @@ use crate::{
 };
 use consonance_kernels::group::Reason;
 use consonance_spec::{Kind, Signature, World};
-use inbox::{NotBegun, Remaining};
 use letter::{Content, End, Generation};
 use mail::Mail;
+use remaining::{NotBegun, Remaining};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
