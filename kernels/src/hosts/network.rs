@@ -288,7 +288,7 @@ impl fmt::Debug for Network {
 fn run<F: FnMut(News)>(shared: &Shared, carrying: &Mutex<Carrying<F>>) {
     let locked = || carrying.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        // What a rank does from here on is seen before the next sleep.
+        // A rank that takes the wire from here on is seen before the next sleep.
         shared.turns.begin();
         let (limit, open) = {
             let mut carrying = locked();
