@@ -54,7 +54,7 @@ impl ProcessGroupBuilder {
     /// a day. The default is 5 minutes.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for any other timeout.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for any other timeout.
     pub fn timeout(mut self, timeout: Duration) -> Result<Self> {
         self.timeout = options::check_timeout("ProcessGroup::timeout", timeout)?;
         Ok(self)
