@@ -69,8 +69,15 @@ impl Link {
         let mut to_receive = bytes((self.host + self.hosts - 1) % self.hosts);
         let mut looks = 0;
         while to_send + to_receive > 0 {
-            let sent = or_none(self.next.write(&self.chunk[..to_send.min(CHUNK)]), to_send)?;
-            let received = or_none(self.previous.read(&mut self.chunk[..to_receive.min(CHUNK)]), to_receive)?;
+            // A system call for no bytes takes time, too.
+            let mut sent = 0;
+            if to_send > 0 {
+                sent = or_none(self.next.write(&self.chunk[..to_send.min(CHUNK)]))?;
+            }
+            let mut received = 0;
+            if to_receive > 0 {
+                received = or_none(self.previous.read(&mut self.chunk[..to_receive.min(CHUNK)]))?;
+            }
             (to_send, to_receive) = (to_send - sent, to_receive - received);
             match sent + received {
                 0 if looks < LOOKS => looks += 1,
@@ -92,10 +99,10 @@ impl Link {
     }
 }
 
-/// Returns the number of bytes that were moved, 0 if none could be or none are left.
-fn or_none(moved: io::Result<usize>, left: usize) -> io::Result<usize> {
+/// Returns the number of bytes that were moved, 0 if none could be.
+fn or_none(moved: io::Result<usize>) -> io::Result<usize> {
     match moved {
-        Ok(0) if left > 0 => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
         moved => moved,
     }
