@@ -120,7 +120,8 @@ impl Mpi {
         match self {
             Mpi::Intel if said.contains("Intel(R) MPI Library") => word_after("Version"),
             Mpi::Mpich if said.contains("HYDRA") => word_after("Version:"),
-            Mpi::Open => word_after("(Open MPI)"),
+            // Version 4 says so under some of its names.
+            Mpi::Open => word_after("(Open MPI)").or_else(|| word_after("(OpenRTE)")),
             Mpi::Intel | Mpi::Mpich => None,
         }
     }
@@ -356,6 +357,7 @@ mod tests {
         let said = [
             ("mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n", Mpi::Open, "4.1.4"),
             ("mpiexec (Open MPI) 5.0.11\n\nReport bugs to …\n", Mpi::Open, "5.0.11"),
+            ("mpiexec.openmpi (OpenRTE) 4.1.4\n\nReport bugs to …\n", Mpi::Open, "4.1.4"),
             ("HYDRA build details:\n    Version:          4.0.2\n    Release Date: …\n", Mpi::Mpich, "4.0.2"),
             (
                 "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307 (id: d82b3071db)\n",
