@@ -1,5 +1,13 @@
 //! Declares the functions of a foreign library, and finds them in it.
 
+use libloading::os::unix::{Library, RTLD_LAZY};
+
+/// Whether the process has loaded the library with this name or path.
+pub(super) fn is_loaded(name: &str) -> bool {
+    // SAFETY: runs no code, since it loads nothing.
+    unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.is_ok()
+}
+
 /// Makes the struct `Functions`, with a field for each function of the library.
 macro_rules! functions {
     ($($method:ident = $symbol:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*) => {

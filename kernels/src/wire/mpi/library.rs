@@ -5,7 +5,7 @@ use super::{
     launcher::{Launcher, Variables, variable},
     sys::{Constants, Family, Functions, IS_KNOWN},
 };
-use crate::wire::{Absent, Kind, hooks, signals};
+use crate::wire::{Absent, Kind, functions::is_loaded, hooks, signals};
 use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
 use std::{
     ffi::{CStr, OsStr, c_void},
@@ -34,9 +34,6 @@ const CRAY: [&str; 9] = [
     "libmpi_amd.so.12",
     "libmpi_aocc.so.12",
 ];
-
-/// Ask the loader only for what is loaded.
-const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
 
 /// An MPI, loaded. It is never unloaded: MPI cannot begin again.
 #[derive(Clone, Debug)]
@@ -165,12 +162,6 @@ fn file_of_program() -> Option<String> {
     // SAFETY: only the address is used.
     let function = unsafe { Loaded::this().get::<*const c_void>(b"MPI_Initialized\0") };
     function.ok().and_then(|function| file_at(function.addr())).map(|(_, name)| name)
-}
-
-/// Whether the process has loaded the library with this name or path.
-fn is_loaded(name: &str) -> bool {
-    // SAFETY: runs no code, since it loads nothing.
-    unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.is_ok()
 }
 
 /// A place where the library may be.

@@ -1,7 +1,7 @@
 //! Looks for UCX, and loads it.
 
 use super::sys::{Functions, VERSION};
-use crate::wire::{Absent, Kind, hooks, signals};
+use crate::wire::{Absent, Kind, functions::is_loaded, hooks, signals};
 use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
 use std::{
     env,
@@ -17,9 +17,6 @@ const NAME: &str = "libucp.so.0";
 
 /// The library that another version of UCX would share with one that is loaded.
 const SHARED: &str = "libucs.so.0";
-
-/// Ask the loader only for what is loaded.
-const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
 
 /// UCX, loaded. It is never unloaded: it has a thread of its own.
 #[derive(Clone, Debug)]
@@ -95,12 +92,6 @@ pub fn places_of_ucx() -> Vec<String> {
 
 fn of_environment(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
-/// Whether the process has a library of this name.
-fn is_loaded(name: &str) -> bool {
-    // SAFETY: runs no code, since it loads nothing.
-    unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_NOLOAD) }.is_ok()
 }
 
 /// A place where the library may be.
