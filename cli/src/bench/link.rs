@@ -1,6 +1,6 @@
 //! The limit between hosts: the bytes that a call must move between them at least, over bare TCP.
 
-use super::{crossing::Crossing, group::ANSWER};
+use super::crossing::Crossing;
 use crate::launcher::hosts::address;
 use consonance::Communicator;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,6 +8,7 @@ use std::{
     error::Error,
     io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
+    time::Duration,
 };
 
 /// The bytes that are written or read at a time.
@@ -15,6 +16,9 @@ const CHUNK: usize = 256 << 10;
 
 /// The number of looks for bytes before the thread sleeps. Each takes about a microsecond.
 const LOOKS: usize = 200;
+
+/// The time without a byte after which the exchange has failed.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// The connections of the first rank of a host: to the next host, and from the one before.
 pub(super) struct Link {
@@ -87,7 +91,7 @@ impl Link {
                         PollFd::new(&self.next, flag(to_send, PollFlags::OUT)),
                         PollFd::new(&self.previous, flag(to_receive, PollFlags::IN)),
                     ];
-                    let limit = Timespec::try_from(ANSWER).expect("some minutes");
+                    let limit = Timespec::try_from(PATIENCE).expect("some minutes");
                     if poll(&mut polled, Some(&limit))? == 0 {
                         return Err(ErrorKind::TimedOut.into());
                     }

@@ -1,7 +1,7 @@
 //! The work at the wire and the links: messages are delivered in order, and ends are reported.
 
 use super::{
-    network::{Head, NUMBERS, News, Shared},
+    shared::{Head, NUMBERS, News, Shared},
     word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
 };
 use crate::wire;

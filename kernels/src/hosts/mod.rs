@@ -24,6 +24,7 @@ mod greeting;
 mod keep_alive;
 mod meeting;
 mod network;
+mod shared;
 mod states;
 mod table;
 mod turns;
@@ -31,7 +32,8 @@ mod word;
 
 pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
-pub use network::{HEAD, Head, Network, News};
+pub use network::Network;
+pub use shared::{HEAD, Head, News};
 pub use states::place;
 pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};
 

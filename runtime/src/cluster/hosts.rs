@@ -7,6 +7,7 @@
 use super::{
     Majority,
     group_builder::ProcessGroupBuilder,
+    links::Links,
     process_group::{Generation, Means, Member, ProcessGroup},
     role::host_name,
     roster::{Roster, Way, chosen_wire},
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     Communicator, Error, Result,
     comm::{
-        engine::hosts::{Hosts, Process, connect},
+        engine::hosts::{Process, connect},
         options,
     },
 };
@@ -35,14 +36,6 @@ use std::{
 /// The limit on the start of an MPI that nobody has asked for, which also gets no more than half of
 /// the time: where UCX is missing on one host alone, the others do not start it.
 const START_OF_MPI: Duration = Duration::from_secs(60);
-
-/// The network of a group, and the means to form it again.
-pub(super) struct Links {
-    hosts: Arc<Hosts>,
-    control: Communicator,
-    /// The number of the next group of ranks on this network.
-    next: u64,
-}
 
 /// The group that a process has entered.
 type Entered = (Arc<Generation>, Vec<Communicator>, Links);

@@ -25,6 +25,7 @@ mod roster;
 pub(crate) mod group_builder;
 #[cfg(target_os = "linux")]
 mod hosts;
+mod links;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 

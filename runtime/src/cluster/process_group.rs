@@ -4,7 +4,7 @@
 use super::{
     Majority,
     group_builder::ProcessGroupBuilder,
-    hosts::Links,
+    links::Links,
     roster::{Job, Roster, Way},
 };
 use crate::{
