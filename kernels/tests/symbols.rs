@@ -66,7 +66,7 @@ const ALLOWED: [(&str, &[&str], &str); 53] = [
     ("shm/inspect.rs", &[], "texts"),
     ("shm/layout/mod.rs", &[], "a text"),
     ("shm/parts.rs", &[], "a list of parts of a segment"),
-    ("shm/records.rs", &["default"], "the record of a rank of a new group"),
+    ("shm/records.rs", &["", "default"], "the record of a rank of a new group, also where it is derived"),
     ("shm/segment.rs", &[], "a list of groups"),
     ("shm/views.rs", &[], "a list of views of a segment, not the segment"),
     ("tuning/", &[], "knobs and their texts"),
