@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_millis(5);
 
 /// The time that a process with which the wire has failed has to end its link, as one that ends
 /// does. The link of any other is closed.
-const FAULT: Duration = Duration::from_secs(1);
+pub(super) const FAULT: Duration = Duration::from_secs(1);
 
 /// The limit on the time without progress for the last messages of a process that leaves.
 const LAST_MESSAGES: Duration = Duration::from_secs(5);

@@ -24,6 +24,7 @@ mod greeting;
 mod keep_alive;
 mod meeting;
 mod network;
+mod reach;
 mod shared;
 mod states;
 mod table;

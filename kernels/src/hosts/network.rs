@@ -3,7 +3,8 @@
 use super::{
     carrying::Carrying,
     meeting::Met,
-    shared::{Head, News, Shared},
+    reach::reach,
+    shared::{Head, News, Orders, Shared},
     states::States,
     turns::Turns,
     word::{ASK, LEAVE_BEHIND},
@@ -39,20 +40,16 @@ impl Network {
     /// must not wait.
     ///
     /// # Errors
-    /// The system's, and the wire's if it cannot reach a process.
+    /// The system's, and the wire's if it cannot reach a process that runs.
     pub fn start(wire: Wire, met: Met, deliver: impl FnMut(News) + Send + 'static) -> io::Result<Network> {
+        let failed = reach(&wire, &met)?;
         let Met { own, greetings, links } = met;
         let is_shared = greetings[own].replicas > 1;
-        for (process, link) in links.iter().enumerate() {
-            if link.is_none() {
-                continue;
-            }
-            wire.connect(process, &greetings[process].address).map_err(io::Error::other)?;
-        }
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let states = States::new(own, &greetings);
-        let (orders, turns, has_naps) = (Mutex::default(), Turns::default(), wire.descriptor().is_none());
+        let (orders, turns, has_naps) =
+            (Mutex::new(Orders { failed, ..Orders::default() }), Turns::default(), wire.descriptor().is_none());
         let shared = Arc::new(Shared { wire, own, links, sent, orders, wake, has_naps, turns, states });
         let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());

@@ -72,7 +72,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Orders {
     /// Whether the thread naps, or is about to, and a message of this process should end that.
-    naps: bool,
+    pub(super) naps: bool,
     /// Whether this process leaves.
     pub(super) leave: bool,
     /// The processes to which a message could not be sent, and why.

@@ -332,6 +332,31 @@ fn a_process_ending_without_a_farewell_is_gone_at_once() {
     }
 }
 
+/// It ends after the meeting, before the others connect their wires.
+#[test]
+fn a_process_ending_before_its_wire_is_reached_is_lost_to_the_others() {
+    let wires: Result<Vec<Wire>, _> = (0..3).map(|_| Wire::open(None)).collect();
+    let Ok(mut wires) = wires else { return println!("skipped: no wire") };
+    let mut hosts = hosts(&addresses(3));
+    hosts.iter_mut().zip(&wires).for_each(|(host, wire)| host.greeting.address = wire.address().to_vec());
+    let mut met: Vec<Met> =
+        all(hosts, LONG, |_| Duration::ZERO).into_iter().collect::<Result<_, _>>().expect("all come");
+    drop((met.remove(1), wires.remove(1)));
+    let both: Vec<(Network, Receiver<News>)> = met
+        .into_iter()
+        .zip(wires)
+        .map(|(met, wire)| {
+            let (sender, receiver) = mpsc::channel();
+            (Network::start(wire, met, move |news| _ = sender.send(news)).expect("one is lost"), receiver)
+        })
+        .collect();
+    for (_, news) in &both {
+        assert!(matches!(news.recv_timeout(LONG), Ok(News::Gone { process: 1, has_ended: true, .. })));
+    }
+    both[0].0.send(2, &[0; HEAD], body(2));
+    assert!(matches!(both[1].1.recv_timeout(LONG), Ok(News::Arrived { process: 0, .. })));
+}
+
 #[test]
 fn words_in_pieces_or_without_a_meaning_harm_no_other_link() {
     let Some(networks) = networks(3) else { return };
