@@ -7,7 +7,7 @@
 use super::{
     Majority,
     group_builder::ProcessGroupBuilder,
-    links::Links,
+    links::{Links, in_replicas},
     process_group::{Generation, Means, Member, ProcessGroup},
     role::host_name,
     roster::{Roster, Way, chosen_wire},
@@ -159,38 +159,27 @@ impl ProcessGroup {
         // Each process can be lost once. More losses mean that a peer says what is false.
         let mut losses = self.place.tasks.len();
         loop {
-            match self.form_hosts(majority) {
+            match self.form_hosts(call, majority) {
                 Err(error) if error.is_loss() && losses > 0 => losses -= 1,
-                Err(Error::Meeting { task, problem, missing, .. }) => {
-                    return Err(Error::Meeting { call, task, problem, missing });
-                }
-                Err(Error::WrongContext { problem, .. }) => return Err(Error::WrongContext { call, problem }),
                 formed => return formed,
             }
         }
     }
 
-    fn form_hosts(&mut self, majority: Majority) -> Result<()> {
+    fn form_hosts(&mut self, call: &'static str, majority: Majority) -> Result<()> {
         let ProcessGroup { options, place, means, generation, communicators } = self;
         let Means::Hosts(links) = means else { unreachable!("a group on a network") };
-        let timeout = options.timeout;
-        links.control.configure(options::Configuration { timeout, ..options.options.configuration() });
-        if majority == Majority::Waived {
-            links.control.waive_majority();
-        }
-        links.control.reform()?;
-        let own = [links.hosts.own() as u64, links.next];
-        let mut all = vec![[0u64; 2]; links.control.size()];
-        links.control.all_gather_into(&own, all.as_flattened_mut())?;
-        let left: Vec<usize> = all.iter().map(|&[process, _]| process as usize).collect();
-        let tasks = place.tasks.len();
-        // Numbers of other processes are checked before they are used.
-        if !left.is_sorted_by(|one, next| one < next) || left.last().is_none_or(|&last| last >= tasks) {
-            let error = std::io::Error::other(format!("processes {left:?} of {tasks}"));
-            return Err(Error::system("form the group again", error));
-        }
-        links.next = all.iter().map(|&[_, next]| next).max().unwrap_or(0);
-        let number = generation.number + 1;
+        let configuration = options::Configuration { timeout: options.timeout, ..options.options.configuration() };
+        let number = links.agree(generation.number, majority, configuration).map_err(|error| {
+            let left = links.left();
+            let ranks = |rank: usize| {
+                let task = left.get(rank).map(|&process| &place.tasks[process]);
+                let member = generation.members.iter().find(|member| Some(&member.task) == task);
+                member.map_or(rank..rank + 1, |member| member.ranks.clone())
+            };
+            in_replicas(error, call, ranks)
+        })?;
+        let left = links.left();
         communicators.clear();
         (*generation, *communicators) = options.group_of(place, links, number, &left);
         Ok(())

@@ -7,6 +7,8 @@ mod fields;
 mod checkpoints;
 #[cfg(target_os = "linux")]
 mod meetings;
+#[cfg(target_os = "linux")]
+mod over_wire;
 mod one_sided_errors;
 
 use consonance::{

@@ -145,6 +145,11 @@ impl Hosts {
         engine.expect("each process has a first rank")
     }
 
+    /// Returns the processes of the group by which the processes form again, in order.
+    pub(crate) fn in_control(&self) -> Vec<usize> {
+        self.inboxes[0].members(CONTROL).into_iter().map(|rank| self.process_of(rank)).collect()
+    }
+
     fn process_of(&self, rank: usize) -> usize {
         self.processes.partition_point(|process| process.ranks.end <= rank)
     }

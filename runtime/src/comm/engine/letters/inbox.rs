@@ -263,6 +263,11 @@ impl Inbox {
         }
     }
 
+    /// Returns the members of a group that this rank is in, by their ranks in the whole group.
+    pub(crate) fn members(&self, group: u64) -> Vec<usize> {
+        self.lock().place(group).members.clone()
+    }
+
     /// Begins the first generation of a group.
     pub(super) fn enter(&self, generation: Generation, members: Vec<usize>) {
         self.lock().places.insert(generation.group, Place { generation, members });
@@ -300,10 +305,7 @@ impl Inbox {
         let Place { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
         let (lost, members): (Vec<usize>, Vec<usize>) =
             earlier.iter().partition(|&&rank| contents.has_left(rank, group));
-        let mut first = generation;
-        if !lost.is_empty() {
-            first = generation.without(lost.len(), &members);
-        }
+        let first = if lost.is_empty() { generation } else { generation.without(lost.len(), &members) };
         let generation = contents.next_of(first);
         contents.left.extend(lost.into_iter().map(|rank| (rank, group)));
         let lost = contents.left.iter().filter(|(_, of)| *of == group).map(|(rank, _)| *rank).collect();
