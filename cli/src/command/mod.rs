@@ -131,6 +131,10 @@ struct Run {
     /// Address of host 0 that all of them reach, and a port that is free there, as the next one
     #[arg(long, value_name = "HOST:PORT", requires = "nodes", value_parser = chief)]
     chief: Option<String>,
+    /// Set CONSONANCE_JOB, which is the same on all of these hosts and differs from launch to
+    /// launch: a worker that an earlier launch left behind then takes no place in this one
+    #[arg(long, value_name = "ID", requires = "nodes")]
+    job: Option<String>,
     /// Set CONSONANCE_REPLICAS, the number of replicas of each worker
     #[arg(long, value_name = "R", allow_negative_numbers = true,
         value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
@@ -298,8 +302,8 @@ fn status_of(name: &str, result: Result<(), impl Into<Problem>>) -> i32 {
 }
 
 fn launch(arguments: Run) -> Result<Launch, Problem> {
-    let node = arguments.nodes.zip(arguments.node).zip(arguments.chief);
-    let node = node.map(|((nodes, node), chief)| Node { nodes, node, chief });
+    let (node, job) = (arguments.nodes.zip(arguments.node).zip(arguments.chief), arguments.job);
+    let node = node.map(|((nodes, node), chief)| Node { nodes, node, chief, job });
     if let Some(Node { nodes, node, .. }) = node.as_ref().filter(|node| node.node >= node.nodes.get()) {
         let sentence = format!("invalid value '{node}' for '--node <I>': expected less than {nodes}, --nodes");
         return Err(Problem::Usage(sentence));

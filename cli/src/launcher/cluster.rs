@@ -33,6 +33,9 @@ pub struct Node {
     /// The address at which the worker of rank 0 listens, `host:port`, with a next port for the
     /// store of programs that are written for torch's launcher.
     pub chief: String,
+    /// The job id, if the launches were given one: workers of launches with different ids form no
+    /// group.
+    pub job: Option<String>,
 }
 
 /// The addresses of the workers.
@@ -47,9 +50,9 @@ pub(crate) struct Cluster {
     workers_of_host: usize,
     /// The host and the port for the store of programs that are written for torch's launcher.
     master: (String, u16),
-    /// The job id, which no other launch has: workers that outlive their launch never join those of
-    /// the next launch on the same ports.
-    job: String,
+    /// The job id, which no other launch has, or if it has others beside it what they were given:
+    /// workers that outlive their launch never join those of the next launch on the same ports.
+    job: Option<String>,
     /// The sockets that claim these ports.
     _claims: Vec<UnixDatagram>,
 }
@@ -90,7 +93,7 @@ impl Cluster {
 
     fn at(addresses: Vec<SocketAddr>, workers: usize, master: SocketAddr, claims: Vec<UnixDatagram>) -> Cluster {
         let (size, master) = (addresses.len(), (master.ip().to_string(), master.port()));
-        Cluster { addresses, chief: None, size, workers_of_host: workers, master, job: job(), _claims: claims }
+        Cluster { addresses, chief: None, size, workers_of_host: workers, master, job: Some(job()), _claims: claims }
     }
 
     /// Returns the cluster of a launch of `workers` workers beside those of other hosts.
@@ -105,7 +108,7 @@ impl Cluster {
             size: workers.saturating_mul(node.nodes.get()),
             workers_of_host: workers,
             master: (host.to_owned(), next),
-            job: String::new(),
+            job: node.job.clone(),
             _claims: Vec::new(),
         })
     }
@@ -115,9 +118,10 @@ impl Cluster {
     /// them.
     pub(crate) fn variables(&self, index: usize) -> Vec<(&'static str, String)> {
         let mut variables = match &self.chief {
-            None => vec![("TF_CONFIG", self.tf_config(index)), ("CONSONANCE_JOB", self.job.clone())],
+            None => vec![("TF_CONFIG", self.tf_config(index))],
             Some(chief) => vec![("CONSONANCE_CHIEF", chief.clone())],
         };
+        variables.extend(self.job.clone().map(|job| ("CONSONANCE_JOB", job)));
         variables.extend(self.ranks(index));
         variables
     }
@@ -134,9 +138,9 @@ impl Cluster {
         ]
     }
 
-    /// Returns the value of `CONSONANCE_JOB` for every worker.
-    pub(crate) fn job(&self) -> &str {
-        &self.job
+    /// Returns the value of `CONSONANCE_JOB` for every worker, if it has one.
+    pub(crate) fn job(&self) -> Option<&str> {
+        self.job.as_deref()
     }
 
     /// Returns how many files a process must be able to open to choose as many addresses: its

@@ -51,6 +51,9 @@ const BECOME_WORKER: &str = "consonance::become_worker";
 /// a remote file system.
 const START: Duration = Duration::from_secs(30);
 
+/// The variables that are those of one launch.
+const OF_LAUNCH: [&str; 3] = ["TF_CONFIG", "CONSONANCE_JOB", "TORCHELASTIC_RUN_ID"];
+
 /// The beginnings of the names of variables by which launchers of MPI tell a process its place.
 const OF_LAUNCHERS: [&str; 4] = ["OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL"];
 
@@ -163,8 +166,8 @@ impl Worker {
         let mut command = executable::command().map_err(cannot)?;
         let parent = host.map_or_else(|| process::id().to_string(), Host::name);
         command.args([BECOME_WORKER, &parent]).arg(&launch.program).args(&launch.arguments);
-        // A launch that does not set it may have one of an outer launch.
-        command.env_remove("TF_CONFIG");
+        // A launch that does not set them may have those of an outer launch.
+        OF_LAUNCH.iter().for_each(|name| _ = command.env_remove(name));
         // The place of this process in the world of an outer launcher is no worker's.
         for (name, _) in env::vars_os().filter(|(name, _)| OF_LAUNCHERS.iter().any(|of| is_of(name, of))) {
             command.env_remove(name);

@@ -26,6 +26,7 @@ fn node(node: usize, options: &str, script: &str) -> Launch {
     // Those of an earlier launch are not for these workers.
     Launch::of({
         command.env("TF_CONFIG", r#"{"cluster": {"worker": ["a:1"]}}"#).env("CONSONANCE_CHIEF", "b:2");
+        command.env("CONSONANCE_JOB", "outer").env("TORCHELASTIC_RUN_ID", "outer");
         command
     })
 }
@@ -33,14 +34,14 @@ fn node(node: usize, options: &str, script: &str) -> Launch {
 #[test]
 fn each_node_starts_its_part_of_the_ranks() {
     let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $CONSONANCE_CHIEF $MASTER_ADDR $MASTER_PORT \
-                  ${TF_CONFIG-none} ${CONSONANCE_REPLICAS-one}";
-    for (at, options, replicas) in [(0, "", "one"), (1, "--replicas 3", "3")] {
+                  ${TF_CONFIG-none} ${CONSONANCE_JOB-none} ${TORCHELASTIC_RUN_ID-none} ${CONSONANCE_REPLICAS-one}";
+    for (at, options, job, replicas) in [(0, "", "none", "one"), (1, "--replicas 3 --job a/7", "a/7", "3")] {
         let Output { status, stdout, stderr } = node(at, options, script).finish();
         assert_eq!((status.code(), text(&stderr).as_str()), (Some(0), ""));
         let stdout = text(&stdout);
         let mut lines: Vec<&str> = stdout.lines().collect();
         lines.sort_unstable();
-        let about = format!("192.0.2.1:4000 192.0.2.1 4001 none {replicas}");
+        let about = format!("192.0.2.1:4000 192.0.2.1 4001 none {job} none {replicas}");
         let line = |local: usize| format!("[worker {0}] {0}/4 {local}/2 {about}", 2 * at + local);
         assert_eq!(lines, [line(0), line(1)]);
     }
@@ -84,6 +85,10 @@ fn a_node_without_an_option_is_refused() {
         ("--nodes 2 --node 0", "error: the following required arguments were not provided:\n  --chief <HOST:PORT>"),
         ("--nodes 2 --chief a:1", "error: the following required arguments were not provided:\n  --node <I>"),
         ("--node 0 --chief a:1", "error: the following required arguments were not provided:\n  --nodes <N>"),
+        (
+            "--job 7",
+            "error: the following required arguments were not provided:\n  --node <I>\n  --chief <HOST:PORT>\n  --nodes <N>",
+        ),
         ("--chief a:1", "error: the following required arguments were not provided:\n  --node <I>\n  --nodes <N>"),
         ("--nodes 2 --node 0 --chief a", "error: invalid value 'a' for '--chief <HOST:PORT>': expected host:port"),
         ("--nodes 2 --node 0 --chief a:0", "error: invalid value 'a:0' for '--chief <HOST:PORT>': expected host:port"),
