@@ -8,6 +8,7 @@ use consonance::{
 };
 #[cfg(target_os = "linux")]
 use consonance::{ProcessGroup, ProcessGroupBuilder};
+use consonance_messages::{Plain, Wrapped};
 use consonance_spec::variable::Placement;
 use std::{
     fmt,
@@ -54,8 +55,8 @@ pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
         #[cfg(target_os = "linux")]
         Group { name: "processes, split", make: processes_split },
         Group { name: "messages between threads", make: messages },
-        Group { name: "messages between threads, split", make: messages_split },
-        Group { name: "messages between processes", make: messages_of_processes },
+        Group { name: "letters between threads, split", make: letters_split },
+        Group { name: "letters between processes", make: letters_of_processes },
     ];
     #[cfg(target_os = "linux")]
     match consonance::raw::Wire::open(None) {
@@ -159,15 +160,21 @@ fn threads_split(size: usize) -> Vec<Rank> {
 }
 
 fn messages(size: usize) -> Vec<Rank> {
+    let plain = |engine| Box::new(Wrapped { engine, deviation: Plain });
+    let engines = consonance_messages::threads(size).into_iter();
+    engines.map(|engine| Rank::new(Communicator::from_engine(plain(engine)))).collect()
+}
+
+fn letters(size: usize) -> Vec<Rank> {
     consonance_messages::threads(size).into_iter().map(|engine| Rank::new(Communicator::from_engine(engine))).collect()
 }
 
-fn messages_split(size: usize) -> Vec<Rank> {
-    split(messages(size + 1).into_iter().map(|rank| rank.communicator).collect())
+fn letters_split(size: usize) -> Vec<Rank> {
+    split(letters(size + 1).into_iter().map(|rank| rank.communicator).collect())
 }
 
 /// Returns the ranks of processes that threads simulate. Sockets connect them.
-fn messages_of_processes(size: usize) -> Vec<Rank> {
+fn letters_of_processes(size: usize) -> Vec<Rank> {
     let listeners: Vec<TcpListener> =
         (0..size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
     let addresses: Vec<SocketAddr> =

@@ -143,7 +143,10 @@ impl fmt::Display for BetweenHosts {
         let ranks = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
         let (collective, bytes) = (case.collective, size(case.bytes()));
         writeln!(f, "{collective}({combined}{}) of {bytes}, {hosts} hosts with {ranks} each{place}", case.dtype)?;
-        writeln!(f, "  protocol   messages: call descriptors along a tree, then data between pairs of ranks")?;
+        writeln!(
+            f,
+            "  protocol   messages: call descriptors, then data between pairs of ranks; few data go with the descriptors"
+        )?;
         writeln!(f, "  memory     each message is copied on both sides")?;
         for (host, Link { messages, crossed, least }) in links.iter().enumerate() {
             let words =

@@ -27,8 +27,10 @@
 #![forbid(unsafe_code)]
 
 mod sockets;
+mod wrapped;
 
 pub use sockets::processes;
+pub use wrapped::{Deviation, Plain, Wrapped};
 
 use consonance::{
     World,

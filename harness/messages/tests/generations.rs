@@ -1,12 +1,12 @@
 //! Groups on an engine of messages that go on after an abort, and that do not after a loss.
 
 mod groups;
-mod wrapped;
 
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, MultiWorkerMirroredStrategy, Result, SimpleClusterResolver,
     raw::{Abort, AbortHandle, Reason},
 };
+use consonance_messages::{Deviation, Wrapped};
 use groups::{TIMEOUT, on_engines, processes};
 use std::{
     sync::{
@@ -15,7 +15,6 @@ use std::{
     },
     time::Instant,
 };
-use wrapped::{Deviation, Wrapped};
 
 #[test]
 fn a_strategy_of_several_workers_goes_on_after_a_failed_run() {

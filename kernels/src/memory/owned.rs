@@ -2,7 +2,7 @@
 
 use super::{
     pages::Pages,
-    view::{HostBuf, HostBufMut},
+    view::{HostBuf, HostBufMut, make_valid},
 };
 use consonance_spec::{Class, DType, Element, for_each_dtype};
 use std::{
@@ -193,6 +193,29 @@ impl HostMemory {
         let (count, capacity) = (elements.len(), elements.capacity());
         let start = NonNull::new(elements.as_mut_ptr()).expect("a vector's address is not null").cast();
         HostMemory { start, count, dtype: T::DTYPE, place: Storage::Vec { capacity } }
+    }
+
+    /// Makes elements of the bytes of another rank, which may be any: for `bool` only the lowest bit
+    /// of each byte counts. They stay where they are if they are aligned for the type. Bytes that
+    /// make no whole element are left out.
+    ///
+    /// ```
+    /// use consonance_kernels::memory::HostMemory;
+    /// use consonance_spec::DType;
+    /// let memory = HostMemory::from_bytes(DType::U16, vec![1, 1, 2, 2]);
+    /// assert_eq!(memory.as_buf().as_slice::<u16>(), Some(&[0x0101, 0x0202][..]));
+    /// ```
+    pub fn from_bytes(dtype: DType, mut bytes: Vec<u8>) -> HostMemory {
+        let count = bytes.len() / dtype.size();
+        let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's address is not null");
+        if start.as_ptr().align_offset(dtype.size()) != 0 {
+            let mut copy = HostMemory::unspecified(dtype, count);
+            copy.as_buf_mut().copy_from_bytes(&bytes[..count * dtype.size()]);
+            return copy;
+        }
+        // SAFETY: the bytes are those of the vector, which is exclusive.
+        unsafe { make_valid(dtype, start.as_ptr(), bytes.len()) }
+        HostMemory { start, count, dtype, place: Storage::Block { _owner: Box::new(bytes) } }
     }
 
     /// Returns the layout of the elements; `None` if they have more bytes than there are addresses.

@@ -105,7 +105,7 @@ impl Communicator {
     pub(crate) fn on(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let mut engine = match engine.service() {
             Service::Calls => engine,
-            Service::Messages => Box::new(Lowered::new(engine)),
+            Service::Messages | Service::Letters => Box::new(Lowered::new(engine)),
         };
         engine.configure(&configuration);
         Communicator::over(engine, configuration)

@@ -135,14 +135,23 @@ impl Reducer {
     /// assert_eq!(total, [11.0, 22.0]);
     /// ```
     pub fn accumulate(&self, target: &mut HostBufMut<'_>, inputs: &[HostBuf<'_>]) {
-        assert_eq!(self.input, self.output, "an accumulation changes no element type");
+        self.reduce_in_place(0, target, inputs);
+    }
+
+    /// [Reduces](Reducer::reduce) the target, as the input of this place, and the other inputs, in
+    /// place.
+    ///
+    /// # Panics
+    /// As [`accumulate`](Reducer::accumulate), and if there are fewer other inputs than `place`.
+    pub fn reduce_in_place(&self, place: usize, target: &mut HostBufMut<'_>, inputs: &[HostBuf<'_>]) {
+        assert_eq!(self.input, self.output, "a reduction in place changes no element type");
         for buf in inputs.iter().copied().chain([target.as_buf()]) {
             assert_eq!((buf.dtype(), buf.count()), (self.input, target.count()), "element type and count");
         }
         let own = target.as_mut_ptr();
-        let sources: Vec<*const u8> =
-            [own.cast_const()].into_iter().chain(inputs.iter().map(HostBuf::as_ptr)).collect();
-        // SAFETY: the types and counts are those of the buffers; the target is the first source,
+        let mut sources: Vec<*const u8> = inputs.iter().map(HostBuf::as_ptr).collect();
+        sources.insert(place, own.cast_const());
+        // SAFETY: the types and counts are those of the buffers; the target is one of the sources,
         // and it is exclusive, so it overlaps no other source.
         unsafe { self.fold(&sources, &[own], target.count(), CacheHints::from(Locality::Near)) }
     }

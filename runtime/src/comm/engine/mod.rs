@@ -34,11 +34,12 @@ use std::{
 /// time.
 ///
 /// An engine that executes [every call](Service::Calls) is used as it is. An engine that carries
-/// only [messages](Service::Messages) (MPI, a socket, a queue) gets two calls, [`Call::Send`] and
-/// [`Call::Recv`]. The runtime builds all others on them: it compares the ranks' calls first, and
-/// reduces in the canonical order. So the bits, the checks and the words of errors are the same on
-/// every engine. [`Communicator::from_engine`](crate::Communicator::from_engine) makes a
-/// communicator of an engine.
+/// only [messages](Service::Messages) or [letters](Service::Letters) (MPI, a socket, a queue) gets
+/// two calls, [`Call::Send`] and [`Call::Recv`]. The runtime builds all others on them: it compares
+/// the ranks' calls first, and reduces in the canonical order. So the bits, the checks and the words
+/// of errors are the same on every engine.
+/// [`Communicator::from_engine`](crate::Communicator::from_engine) makes a communicator of an
+/// engine. What is said below of an engine of messages is true of one of letters.
 ///
 /// The [guide](crate::guide::engines) has a working engine of messages.
 ///
@@ -73,6 +74,15 @@ pub trait Engine: Send {
     /// rank that waits for the late one.
     fn probe(&mut self, from: &[usize], _until: Instant) -> Option<usize> {
         from.first().copied()
+    }
+
+    /// Receives the next message of rank `from`, of any number of bytes, as [`Call::Recv`] does.
+    /// Called only for an engine of [letters](Service::Letters).
+    ///
+    /// # Errors
+    /// As [`execute`](Engine::execute). [`Error::WrongContext`] by default.
+    fn receive(&mut self, _from: usize, _name: Kind) -> Result<Vec<u8>, Failure> {
+        Err(cannot("a call of letters").into())
     }
 
     /// Executes `call`, whose arguments have been checked on this rank. All ranks must agree on
@@ -319,6 +329,10 @@ pub enum Service {
     /// have finished a call and others have not, it fails on the others. Calls allocate memory for
     /// data in transit.
     Messages,
+    /// As [`Messages`](Service::Messages), but a message of any number of bytes is sent without
+    /// waiting for the receiver, which need not know that number: see [`Engine::receive`]. Data are
+    /// sent both ways at once, and few data go with what the ranks of a small group compare.
+    Letters,
 }
 
 impl Service {

@@ -271,7 +271,7 @@ impl Messages {
     }
 
     /// Waits for the next message of rank `from` of this group.
-    fn receive(&self, from: usize, call: &str) -> Result<Vec<u8>> {
+    fn wait_for(&self, from: usize, call: &str) -> Result<Vec<u8>> {
         let group = &*self.group;
         match group.inbox.take(group.members[from], &group.line, self.deadline) {
             News::Message(bytes) => Ok(bytes),
@@ -311,7 +311,7 @@ impl Engine for Messages {
     }
 
     fn service(&self) -> Service {
-        Service::Messages
+        Service::Letters
     }
 
     fn begin_call(&mut self) {
@@ -338,7 +338,7 @@ impl Engine for Messages {
                 Ok(())
             }
             Call::Recv { data, from } => {
-                let bytes = self.receive(from, name.name())?;
+                let bytes = self.wait_for(from, name.name())?;
                 if bytes.len() != data.bytes() {
                     self.group.abort(None, None, Reason::Failure);
                     let what = format!("{name}: {} bytes of rank {from}, expected {}", bytes.len(), data.bytes());
@@ -349,6 +349,10 @@ impl Engine for Messages {
             }
             call => unreachable!("{call:?} is made of messages"),
         }
+    }
+
+    fn receive(&mut self, from: usize, name: Kind) -> Result<Vec<u8>, Failure> {
+        Ok(self.wait_for(from, name.name())?)
     }
 
     fn configure(&mut self, configuration: &Configuration) {

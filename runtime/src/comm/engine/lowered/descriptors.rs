@@ -22,16 +22,10 @@
 //! Two ranks need no greeting: each waits for the other.
 
 use super::Lowered;
-use crate::{
-    Error,
-    comm::engine::{Engine, Failure},
-};
-use consonance_kernels::{group::Reason, memory::HostBuf};
+use crate::comm::engine::Failure;
+use consonance_kernels::memory::HostBuf;
 use consonance_spec::Kind;
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// A descriptor of a call: the fingerprint of the signature, the bytes of the input or [`OF_TWO`],
 /// the rank, and the time in µs for which the rank still waits. A greeting and a verdict have the
@@ -120,7 +114,7 @@ impl<'l> Exchange<'l> {
             table = vec![0; self.size];
             self.lowered.recv(table.as_mut_slice().into(), parent(self.rank), self.name)?;
             if table[self.rank] != bytes {
-                return Err(self.garbled("sizes", parent(self.rank)));
+                return Err(self.lowered.garbled("sizes", parent(self.rank), self.name));
             }
         }
         self.pass_down(table.as_slice().into())?;
@@ -177,18 +171,11 @@ impl<'l> Exchange<'l> {
             }
             let rank = usize::try_from(descriptor[2]).unwrap_or(usize::MAX);
             if !(below.contains(&rank) && is_below(rank, peer) && self.is_late(rank)) {
-                return Err(self.garbled("call descriptors", peer));
+                return Err(self.lowered.garbled("call descriptors", peer, self.name));
             }
             let deadline = Instant::now().checked_add(Duration::from_micros(descriptor[3]));
             self.note(descriptor, deadline.unwrap_or(self.deadline))?;
         }
-    }
-
-    /// Ends the group because a peer sent invalid data, and returns the error of this rank.
-    fn garbled(&self, what: &str, peer: usize) -> Failure {
-        self.lowered.abort_handle().abort(Reason::Failure);
-        let what = format!("{}: read the {what} that replica {peer} sent", self.name);
-        Error::system(what, io::ErrorKind::InvalidData).into()
     }
 
     /// Receives the next message of one of `from`. At the deadline gives up.
@@ -197,12 +184,12 @@ impl<'l> Exchange<'l> {
         if peer.is_none() {
             let late = self.late();
             if !late.is_empty() {
-                return Err(self.give_up(late));
+                return Err(self.lowered.give_up(late, self.name));
             }
             let last = self.deadline + level(self.lowered.timeout) * self.rank.count_ones();
             peer = self.lowered.messages.probe(from, last);
         }
-        let Some(peer) = peer else { return Err(self.give_up(vec![parent(self.rank)])) };
+        let Some(peer) = peer else { return Err(self.lowered.give_up(vec![parent(self.rank)], self.name)) };
         let mut descriptor = GREETING;
         self.lowered.recv(descriptor.as_mut_slice().into(), peer, self.name)?;
         match descriptor[1] {
@@ -219,20 +206,6 @@ impl<'l> Exchange<'l> {
         // A parent of one other rank alone has nobody else to wait for.
         let above = (!self.is_greeted || self.size == 2 && self.rank == 1).then(|| parent(self.rank));
         above.into_iter().chain(below).collect()
-    }
-
-    /// Ends the group because ranks are late, and returns the error of this rank.
-    fn give_up(&self, late: Vec<usize>) -> Failure {
-        let waited = self.lowered.timeout;
-        late.first().into_iter().for_each(|&rank| _ = self.lowered.abort_handle().give_up(rank, waited));
-        let silent = "it sent no message of this call";
-        let processes = self.lowered.messages.describe_silent(&late);
-        let said = |process: Option<String>| match process {
-            Some(process) => format!("{silent}; {process}"),
-            None => silent.to_owned(),
-        };
-        let missing = late.into_iter().zip(processes.into_iter().map(said)).collect();
-        Failure::Error(Error::Timeout { call: self.name.to_string(), waited, missing })
     }
 }
 

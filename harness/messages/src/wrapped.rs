@@ -1,17 +1,22 @@
-//! An engine of messages with a deviation, to find out what its runtime does then.
+//! An engine of messages with a deviation, to find out what the runtime does then.
 
 use consonance::{
-    Result, World,
+    Mailbox, Result, World,
     raw::{AbortHandle, Call, Configuration, Engine, Failure, Kind, Service, Signature},
 };
 use std::time::Instant;
 
 /// A deviation of an engine. By default there is none.
-pub(crate) trait Deviation: Send {
+pub trait Deviation: Send {
     /// Called before the engine sends a message. A result replaces that of the engine, which then
     /// sends nothing.
     fn replace_send(&mut self) -> Option<Result<(), Failure>> {
         None
+    }
+
+    /// Returns what the engine says that it carries in place of its own word.
+    fn service(&self, own: Service) -> Service {
+        own
     }
 
     /// Returns the abort handle that the engine gives in place of its own.
@@ -24,9 +29,21 @@ pub(crate) trait Deviation: Send {
 }
 
 /// An engine that passes all calls on to another one, but for its deviation.
-pub(crate) struct Wrapped<D> {
-    pub(crate) engine: Box<dyn Engine>,
-    pub(crate) deviation: D,
+pub struct Wrapped<D> {
+    /// The engine.
+    pub engine: Box<dyn Engine>,
+    /// The deviation.
+    pub deviation: D,
+}
+
+/// An engine that says that it carries messages only: no call uses what [letters](Service::Letters)
+/// can do besides.
+pub struct Plain;
+
+impl Deviation for Plain {
+    fn service(&self, _: Service) -> Service {
+        Service::Messages
+    }
 }
 
 impl<D: Deviation> Engine for Wrapped<D> {
@@ -35,7 +52,7 @@ impl<D: Deviation> Engine for Wrapped<D> {
     }
 
     fn service(&self) -> Service {
-        self.engine.service()
+        self.deviation.service(self.engine.service())
     }
 
     fn begin_call(&mut self) {
@@ -44,6 +61,10 @@ impl<D: Deviation> Engine for Wrapped<D> {
 
     fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
         self.engine.probe(from, until)
+    }
+
+    fn receive(&mut self, from: usize, name: Kind) -> Result<Vec<u8>, Failure> {
+        self.engine.receive(from, name)
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
@@ -57,6 +78,18 @@ impl<D: Deviation> Engine for Wrapped<D> {
 
     fn abort_handle(&self) -> AbortHandle {
         self.deviation.abort_handle(self.engine.abort_handle())
+    }
+
+    fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
+        self.engine.subgroup(members)
+    }
+
+    fn mailbox(&mut self) -> Result<Mailbox> {
+        self.engine.mailbox()
+    }
+
+    fn blame(&self, rank: usize) {
+        self.engine.blame(rank);
     }
 
     fn next_generation(&mut self) -> Result<()> {
