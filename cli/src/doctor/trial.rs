@@ -127,7 +127,10 @@ fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, TrialError> {
     // The variables of this process may describe another cluster.
     command.env_remove("TF_CONFIG").env_remove("CONSONANCE_REPLICAS");
     if let Some((cluster, rank)) = rank {
-        command.arg("--process").env("TF_CONFIG", cluster.tf_config(rank)).envs(cluster.job().map(|job| ("CONSONANCE_JOB", job)));
+        command
+            .arg("--process")
+            .env("TF_CONFIG", cluster.tf_config(rank))
+            .envs(cluster.job().map(|job| ("CONSONANCE_JOB", job)));
     }
     Program::start(command).map_err(cannot("start a process"))
 }

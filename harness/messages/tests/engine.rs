@@ -59,6 +59,49 @@ fn a_send_beside_a_call_of_all_is_an_error_on_both() {
     }
 }
 
+/// Found by reading: along the tree, a descriptor with the first data of a send was no descriptor.
+#[test]
+fn a_send_beside_a_call_of_nine_ranks_is_named() {
+    let errors = on_ranks(9, |mut rank| match rank.rank() {
+        1 => rank.send(&[1.0f32], 0),
+        _ => rank.all_reduce(ReduceOp::Sum, &mut [1.0f32]),
+    });
+    assert!(matches!(errors[0], Err(Error::Mismatch { replica: 1, .. })), "{errors:?}");
+    assert!(errors.iter().all(Result::is_err), "{errors:?}");
+}
+
+/// Found by reading: along the tree, the note that data had gone with a descriptor outlived its
+/// call.
+#[test]
+fn an_empty_send_leaves_nothing_to_the_next_call_of_nine_ranks() {
+    let sums = on_ranks(9, |mut rank| -> Result<u32> {
+        match rank.rank() {
+            0 => rank.send::<u32>(&[], 1)?,
+            1 => rank.recv::<u32>(&mut [], 0)?,
+            _ => {}
+        }
+        let mut word = [if rank.rank() == 0 { 5u32 } else { 0 }];
+        rank.broadcast(&mut word, 0).map(|()| word[0])
+    });
+    assert!(sums.iter().all(|sum| matches!(sum, Ok(5))), "{sums:?}");
+}
+
+#[test]
+fn a_reduce_in_place_on_all_ranks_changes_the_root_alone() {
+    for (size, count) in [(2, 4), (3, 4), (3, 10_000), (9, 40)] {
+        let values = on_ranks(size, |mut rank| -> Result<(f32, f32)> {
+            let mut data = vec![rank.rank() as f32 + 1.0; count];
+            let recv = Some(data.as_mut_slice().into());
+            rank.execute(Call::Reduce { op: ReduceOp::Sum, send: None, recv, root: 1 }, &Agreement::NONE)?;
+            Ok((data[0], data[count - 1]))
+        });
+        for (rank, value) in values.into_iter().enumerate() {
+            let expected = if rank == 1 { (size * (size + 1) / 2) as f32 } else { rank as f32 + 1.0 };
+            assert_eq!(value.expect("a reduce"), (expected, expected), "rank {rank} of {size}, {count} elements");
+        }
+    }
+}
+
 /// Found by reading: the numbers of groups overflowed.
 #[test]
 fn groups_are_split_off_from_one_another_many_times() {

@@ -35,6 +35,9 @@ use std::{
 /// does not know is ignored.
 const TRANSPORTS: &str = "^sm,cuda,rocm,ze";
 
+/// The size of the pieces into which UCX divides data on TCP.
+const SEGMENT: &str = "128K";
+
 /// The maximum number of rounds of UCX in one [`Medium::progress`], so that a peer that sends
 /// without an end does not keep the lock.
 const ROUNDS: usize = 256;
@@ -232,6 +235,9 @@ impl State {
             // copy are on their way.
             ("ZCOPY_THRESH", Some("inf")),
             ("RNDV_THRESH", Some("inf")),
+            // A segment is a system call on each side. UCX divides data into 8 KiB by default.
+            ("TCP_TX_SEG_SIZE", Some(SEGMENT)),
+            ("TCP_RX_SEG_SIZE", Some(SEGMENT)),
             // The caller has the errors as values. What UCX says of them goes to its standard
             // output.
             ("LOG_LEVEL", Some("fatal")),

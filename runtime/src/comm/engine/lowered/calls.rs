@@ -77,7 +77,8 @@ impl Lowered {
     }
 
     /// Sends to a peer what the next [`exchange`](Lowered::exchange) with it exchanges, if no send
-    /// waits for its receiver. Several exchanges then go on at once.
+    /// waits for its receiver. Several exchanges then go on at once. The data are kept until they
+    /// are on their way: at most as many as the call has in all.
     fn offer(&mut self, peer: usize, send: HostBuf<'_>, name: Kind) -> Result<(), Failure> {
         if self.has_letters { self.send_data(send, peer, name) } else { Ok(()) }
     }
@@ -194,7 +195,7 @@ impl Lowered {
     pub(super) fn carry_out(&mut self, call: Call<'_>, bytes: &[u64], name: Kind) -> Result<(), Failure> {
         let (rank, size) = (self.rank(), self.size());
         match call {
-            // The root has had the descriptors of all ranks before its verdict.
+            // All descriptors have arrived before the verdict.
             Call::Barrier => Ok(()),
             Call::Broadcast { data, root } => {
                 let mut data = data.on_host();
@@ -216,11 +217,16 @@ impl Lowered {
                     None => Reduced::InPlace(recv.reborrow()),
                 };
                 self.reduce_shares(op, data, &shares, name)?;
-                if own.len() == count { Ok(()) } else { self.collect(&mut recv, &shares, name) }
+                // The last block is the shortest.
+                if shares[size - 1].len() == count { Ok(()) } else { self.collect(&mut recv, &shares, name) }
             }
             Call::Reduce { op, send, recv, root } => {
-                let (send, mut recv) = (send.on_host(), recv.on_host());
+                let (mut send, mut recv) = (send.on_host(), recv.on_host());
 
+                if rank != root {
+                    // A call in place only reads the data there.
+                    send = send.or(recv.take().map(HostBufMut::into_buf));
+                }
                 let input =
                     send.or_else(|| recv.as_ref().map(HostBufMut::as_buf)).expect("Call::sign requires a buffer");
                 let (dtype, count) = (input.dtype(), input.count());
@@ -231,7 +237,7 @@ impl Lowered {
                 }
                 let own = shares[rank].clone();
                 let mut result = None;
-                let data = match (send, recv.as_mut().filter(|_| rank == root)) {
+                let data = match (send, recv.as_mut()) {
                     (Some(send), Some(recv)) => Reduced::Apart(send, recv.reborrow().slice(own.clone())),
                     (None, Some(recv)) => Reduced::InPlace(recv.reborrow()),
                     (_, None) => {
@@ -243,8 +249,7 @@ impl Lowered {
                 if is_whole {
                     return Ok(());
                 }
-                let recv = recv.as_mut().filter(|_| rank == root);
-                self.gather(result.as_ref().map(HostMemory::as_buf), recv, &shares, root, name)
+                self.gather(result.as_ref().map(HostMemory::as_buf), recv.as_mut(), &shares, root, name)
             }
             Call::ReduceScatter { op, send, recv } => {
                 let (send, mut recv) = (send.on_host(), recv.on_host());

@@ -191,7 +191,10 @@ impl<'l> Exchange<'l> {
         }
         let Some(peer) = peer else { return Err(self.lowered.give_up(vec![parent(self.rank)], self.name)) };
         let mut descriptor = GREETING;
-        self.lowered.recv(descriptor.as_mut_slice().into(), peer, self.name)?;
+        match self.lowered.has_letters {
+            true => descriptor = self.lowered.receive_descriptor(peer, self.name)?.0,
+            false => self.lowered.recv(descriptor.as_mut_slice().into(), peer, self.name)?,
+        }
         match descriptor[1] {
             OF_TWO => Err(self.lowered.out_of_step(peer, self.name, "a call of all ranks", "a send or a receive")),
             _ => Ok((peer, descriptor)),

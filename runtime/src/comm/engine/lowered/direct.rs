@@ -61,7 +61,7 @@ pub(super) fn limit(peers: usize) -> usize {
 impl Lowered {
     /// Sends a descriptor to each of these peers, with the first data of the call for it if these
     /// are few, and receives theirs. The third number of such a descriptor is its mark, and the
-    /// fourth the number of the call, by which a lost message is noticed.
+    /// fourth the number of the call of all ranks, by which a lost message is noticed; 0 of a pair's.
     pub(super) fn swap(
         &mut self,
         [fingerprint, bytes, number]: [u64; 3],
@@ -85,11 +85,7 @@ impl Lowered {
         let mut arrived = Vec::new();
         while !late.is_empty() {
             let Some(peer) = self.messages.probe(&late, self.deadline) else { return Err(self.give_up(late, name)) };
-            let message = self.messages.receive(peer, name)?;
-            let (words, _) = message.as_chunks::<8>();
-            let Some(descriptor) = words.first_chunk::<4>().map(|words| words.map(u64::from_ne_bytes)) else {
-                return Err(self.garbled("call descriptor", peer, name));
-            };
+            let (descriptor, message) = self.receive_descriptor(peer, name)?;
             if (descriptor[1] == OF_TWO) != (bytes == OF_TWO) {
                 let [pair, all] = ["a send or a receive", "a call of all ranks"];
                 let (own, its) = if bytes == OF_TWO { (pair, all) } else { (all, pair) };
@@ -106,6 +102,16 @@ impl Lowered {
         }
         self.first = FirstData { sent, arrived };
         Ok(found)
+    }
+
+    /// Receives a descriptor. Returns also its message, in which data may follow it.
+    pub(super) fn receive_descriptor(&mut self, peer: usize, name: Kind) -> Result<(Descriptor, Vec<u8>), Failure> {
+        let message = self.messages.receive(peer, name)?;
+        let (words, _) = message.as_chunks::<8>();
+        match words.first_chunk::<4>().map(|words| words.map(u64::from_ne_bytes)) {
+            Some(descriptor) => Ok((descriptor, message)),
+            None => Err(self.garbled("call descriptor", peer, name)),
+        }
     }
 
     /// Compares a call with this fingerprint on all ranks, as [`Exchange`](super::Exchange) does.

@@ -40,7 +40,7 @@ pub(crate) struct Lowered {
     has_letters: bool,
     /// The data that went with the descriptors of the current call.
     first: FirstData,
-    /// The number of calls of all ranks in this generation, where descriptors are sent directly.
+    /// The number of calls of all ranks since these met, where descriptors are sent directly.
     calls: u64,
     /// The algorithm of all-reduces. Here it changes nothing, but on any engine all ranks must
     /// choose the same one.
@@ -115,6 +115,7 @@ impl Lowered {
     /// Compares the call on all ranks. Returns the bytes of every rank's input, if peers do not know
     /// them: see [`Call::concat_bytes`].
     fn agree(&mut self, call: &Call<'_>, signature: &Signature, name: Kind) -> Result<Vec<u64>, Failure> {
+        self.first = FirstData::default();
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
         let (fingerprint, bytes) = (fingerprint(signature) ^ chosen, call.concat_bytes());
         let of_all = bytes.unwrap_or(0) as u64;
