@@ -1,6 +1,7 @@
 use super::sample::mix;
-use consonance_spec::order::{BLOCK, LANES, fold, fold_along};
-use quickcheck::quickcheck;
+use consonance_spec::order::{BLOCK, LANES, fold, fold_along, fold_nodes, nodes};
+use quickcheck::{TestResult, quickcheck};
+use std::{collections::BTreeSet, ops::Range};
 
 /// An operation that is neither associative nor commutative: equal results mean equal trees.
 fn meet(a: u64, b: u64) -> u64 {
@@ -43,6 +44,79 @@ quickcheck! {
     fn aligned_groups_may_meet_first(items: Vec<u64>, power: u8) -> bool {
         let groups: Vec<u64> = items.chunks(1 << (power % 7)).filter_map(|group| fold(group, meet)).collect();
         fold(&groups, meet) == fold(&items, meet)
+    }
+}
+
+/// Returns the nodes of each owner with their values. `owners[leaf]` is the owner of a leaf.
+fn valued_nodes(owners: &[u8]) -> Vec<Vec<(Range<usize>, u64)>> {
+    let all = leaves(owners.len());
+    let of = |owner| (0..owners.len()).filter(|&leaf| owners[leaf] == owner).collect::<BTreeSet<usize>>();
+    let valued = |node: Range<usize>| (node.clone(), fold(&all[node], meet).unwrap());
+    (0..=u8::MAX).map(|owner| nodes(owners.len(), &of(owner)).into_iter().map(valued).collect()).collect()
+}
+
+quickcheck! {
+    // Most bytes own nothing; the owners' leaves interleave.
+    fn nodes_of_any_owners_have_the_value_of_all_leaves(owners: Vec<u8>) -> bool {
+        fold_nodes(owners.len(), &valued_nodes(&owners).concat(), meet) == fold(&leaves(owners.len()), meet)
+    }
+
+    fn nodes_of_few_owners_have_the_value_of_all_leaves(owners: Vec<u8>, few: u8) -> bool {
+        let owners: Vec<u8> = owners.into_iter().map(|owner| owner % (few % 4 + 1)).collect();
+        let mut nodes = valued_nodes(&owners).concat();
+        nodes.reverse();
+        fold_nodes(owners.len(), &nodes, meet) == fold(&leaves(owners.len()), meet)
+    }
+
+    fn nodes_are_the_leaves_of_their_owner(owners: Vec<u8>, few: u8) -> bool {
+        let owners: Vec<u8> = owners.into_iter().map(|owner| owner % (few % 4 + 1)).collect();
+        (0..=u8::MAX).zip(valued_nodes(&owners)).all(|(owner, nodes)| {
+            let own: Vec<usize> = (0..owners.len()).filter(|&leaf| owners[leaf] == owner).collect();
+            nodes.into_iter().flat_map(|(node, _)| node).collect::<Vec<usize>>() == own
+        })
+    }
+
+    fn a_missing_node_leaves_no_value(owners: Vec<u8>, missing: usize) -> TestResult {
+        let mut nodes = valued_nodes(&owners).concat();
+        if nodes.is_empty() {
+            return TestResult::discard();
+        }
+        nodes.swap_remove(missing % nodes.len());
+        TestResult::from_bool(fold_nodes(owners.len(), &nodes, meet).is_none())
+    }
+}
+
+#[test]
+fn each_division_of_few_leaves_into_two_sets_has_the_value_of_all_leaves() {
+    for n in 0..=10 {
+        for mask in 0..1u32 << n {
+            let owners: Vec<u8> = (0..n).map(|leaf| (mask >> leaf & 1) as u8).collect();
+            assert_eq!(fold_nodes(n, &valued_nodes(&owners)[..2].concat(), meet), fold(&leaves(n), meet), "{owners:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_of_leaves_has_few_nodes() {
+    for n in 0..=70usize {
+        for start in 0..n {
+            for end in start + 2..=n {
+                let (count, m) = (nodes(n, &(start..end).collect()).len(), end - start);
+                assert!(count < 2 * (m + 2).ilog2() as usize, "{start}..{end} of {n} has {count} nodes");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_aligned_power_of_two_is_one_node() {
+    for n in 1..=70usize {
+        for length in (0..=n.ilog2()).map(|power| 1 << power) {
+            for start in (0..=n - length).step_by(length) {
+                let node = start..start + length;
+                assert_eq!(nodes(n, &node.clone().collect()), std::slice::from_ref(&node), "of {n}");
+            }
+        }
     }
 }
 
