@@ -47,6 +47,8 @@ pub(crate) trait ElementCodec {
     type Kept: ElementCodec<Source = Self::Source, Acc = Self::Acc, Target = Self::Acc>;
     /// The codec whose sources and results are accumulators.
     type Partial: ElementCodec<Source = Self::Acc, Acc = Self::Acc, Target = Self::Acc>;
+    /// Whether elements, accumulators and results have the same bits, but for a division.
+    const IS_PLAIN: bool = false;
 
     /// Loads `L` elements and widens them, in the order of lanes that is fastest for the type.
     ///
@@ -93,6 +95,7 @@ impl<T: Copy> ElementCodec for Plain<T> {
     type Widened = Self;
     type Kept = Self;
     type Partial = Self;
+    const IS_PLAIN: bool = true;
 
     #[inline(always)]
     unsafe fn load<I: Simd, const L: usize>(source: *const T) -> [T; L] {
@@ -115,6 +118,7 @@ macro_rules! float {
             type Widened = Self;
             type Kept = Self;
             type Partial = Self;
+            const IS_PLAIN: bool = true;
 
             #[inline(always)]
             unsafe fn load<I: Simd, const L: usize>(source: *const $type) -> [$type; L] {

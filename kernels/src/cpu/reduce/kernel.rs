@@ -69,6 +69,8 @@ pub(crate) struct Kernel {
     pub(crate) acc_bytes: usize,
     /// Bytes of an element of the targets.
     pub(crate) target_bytes: usize,
+    /// Whether elements, accumulators and results have the same bits, but for a division.
+    pub(crate) is_plain: bool,
 }
 
 impl Kernel {
@@ -176,6 +178,7 @@ macro_rules! level {
                     source_bytes: size_of::<R::Source>(),
                     acc_bytes: size_of::<R::Acc>(),
                     target_bytes: size_of::<R::Target>(),
+                    is_plain: R::IS_PLAIN,
                 }
             }
 

@@ -14,15 +14,22 @@ mod element;
 mod fold;
 mod axis_body;
 mod kernel;
+mod nodes;
 mod run;
+mod program;
+mod shape;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod shape_tests;
 
 pub(crate) use axis_body::{GROUP, LANES, Rows};
 pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;
+pub use nodes::{Node, Part, nodes};
+pub use shape::{Shape, Source};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use simd::Avx2;
 pub(crate) use simd::{Baseline, Simd};

@@ -4,6 +4,7 @@
 use super::{
     fold::{AHEAD_BYTES, Ask, Finish, LINE, Lines},
     kernel::{Fold, Kernel, SMALL_TILE_BYTES},
+    nodes::Part,
 };
 use crate::cpu::{
     cache_hints::{CacheHints, Locality},
@@ -30,6 +31,8 @@ struct Run<'a> {
     target_bytes: usize,
     divisor: u64,
     flow: CacheHints,
+    /// Bytes that a larger reduction reads and writes, of which this one is a part; 0 without.
+    of: usize,
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
 }
@@ -52,7 +55,7 @@ impl Kernel {
     ) {
         let bytes = (self.source_bytes, self.target_bytes);
         // SAFETY: the caller's promises are the same.
-        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow)) }
+        unsafe { self.run((self.fold, self.small), bytes, sources, targets, count, (divisor, flow, 0)) }
     }
 
     /// [Reduces](Kernel::reduce) sources of accumulators, as a part of a reduction that reads and
@@ -70,7 +73,7 @@ impl Kernel {
     ) {
         let bytes = (self.acc_bytes, self.target_bytes);
         let past = if of < tuning::current().stream_bytes { usize::MAX } else { 0 };
-        let how = (divisor, CacheHints { past, ..CacheHints::from(Locality::Near) });
+        let how = (divisor, CacheHints { past, ..CacheHints::from(Locality::Near) }, 0);
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.finish, self.small_finish), bytes, sources, targets, count, how) }
     }
@@ -81,7 +84,7 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn keep(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.source_bytes, self.acc_bytes);
-        let how = (1, CacheHints::from(Locality::Near));
+        let how = (1, CacheHints::from(Locality::Near), 0);
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.keep, self.small_keep), bytes, sources, &[target], count, how) }
     }
@@ -92,9 +95,36 @@ impl Kernel {
     /// As for [`reduce`](Kernel::reduce).
     pub(crate) unsafe fn partial(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         let bytes = (self.acc_bytes, self.acc_bytes);
-        let how = (1, CacheHints::from(Locality::Near));
+        let how = (1, CacheHints::from(Locality::Near), 0);
         // SAFETY: the caller's promises are the same.
         unsafe { self.run((self.partial, self.small_partial), bytes, sources, &[target], count, how) }
+    }
+
+    /// Runs a step of a [`Shape`](super::Shape), as a part of a reduction that reads and writes
+    /// `of` bytes in all. 0 means no larger reduction. Without a divisor the results stay
+    /// accumulators.
+    ///
+    /// # Safety
+    /// As for [`reduce`](Kernel::reduce).
+    pub(super) unsafe fn step(
+        &self,
+        from: Part,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        divisor: Option<u64>,
+        (flow, of): (CacheHints, usize),
+    ) {
+        let (functions, source_bytes) = match (from, divisor) {
+            (Part::Elements, Some(_)) => ((self.fold, self.small), self.source_bytes),
+            (Part::Elements, None) => ((self.keep, self.small_keep), self.source_bytes),
+            (Part::Accumulators, Some(_)) => ((self.finish, self.small_finish), self.acc_bytes),
+            (Part::Accumulators, None) => ((self.partial, self.small_partial), self.acc_bytes),
+        };
+        let target_bytes = if divisor.is_some() { self.target_bytes } else { self.acc_bytes };
+        let how = (divisor.unwrap_or(1), flow, of);
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.run(functions, (source_bytes, target_bytes), sources, targets, count, how) }
     }
 
     /// Runs two functions of the kernel, one for large tiles and one for small tiles, on elements
@@ -109,10 +139,11 @@ impl Kernel {
         sources: &[*const u8],
         targets: &[*mut u8],
         count: usize,
-        (divisor, flow): (u64, CacheHints),
+        (divisor, flow, of): (u64, CacheHints, usize),
     ) {
         let Kernel { tile, small_tile, .. } = *self;
-        let run = Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, flow, sources, targets };
+        let run =
+            Run { fold, small, tile, small_tile, source_bytes, target_bytes, divisor, flow, of, sources, targets };
         // SAFETY: the caller's promises are the same.
         unsafe { run.all(count) }
     }
@@ -123,6 +154,7 @@ impl Run<'_> {
     /// As for [`Kernel::reduce`].
     unsafe fn all(&self, count: usize) {
         let bytes = count * (self.sources.len() * self.source_bytes + self.targets.len() * self.target_bytes);
+        let bytes = bytes.max(self.of);
         let tuning = tuning::current();
         let past = match self.flow.past {
             usize::MAX if bytes >= tuning.stream_bytes => 0,

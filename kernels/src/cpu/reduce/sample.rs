@@ -10,6 +10,9 @@ pub(crate) trait Sample: Number {
 
     /// Returns a key that is equal for equal bits, and for any two NaN.
     fn key(self) -> u64;
+
+    /// Returns an element that has this key.
+    fn from_key(key: u64) -> Self;
 }
 
 /// Returns `count` elements that `seed` chooses.
@@ -32,6 +35,10 @@ impl Sample for bool {
     fn key(self) -> u64 {
         self as u64
     }
+
+    fn from_key(key: u64) -> bool {
+        key == 1
+    }
 }
 
 macro_rules! integer {
@@ -47,6 +54,10 @@ macro_rules! integer {
 
             fn key(self) -> u64 {
                 self as u64
+            }
+
+            fn from_key(key: u64) -> $type {
+                key as $type
             }
         })*
     };
@@ -83,6 +94,11 @@ macro_rules! float {
 
             fn key(self) -> u64 {
                 if self.is_nan() { u64::MAX } else { self.to_bits() as u64 }
+            }
+
+            fn from_key(key: u64) -> $type {
+                // All bits of the key of NaN are set, and with so many bits it is a NaN.
+                $type::from_bits(key as $bits)
             }
         })*
     };

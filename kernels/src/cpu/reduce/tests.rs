@@ -22,7 +22,7 @@ const COUNTS: [usize; 14] = [0, 1, 3, 4, 5, 31, 32, 33, 63, 64, 127, 255, 257, 6
 const UNTOUCHED: u8 = 0xa5;
 
 /// Returns the keys of `op` over `inputs`, computed by the spec.
-fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64> {
+pub(super) fn expected<T: Sample<Mean: Sample>>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<u64> {
     match op {
         ReduceOp::Mean => collective::mean(inputs).unwrap().into_iter().map(Sample::key).collect(),
         ReduceOp::Sum
