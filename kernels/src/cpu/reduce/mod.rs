@@ -18,6 +18,7 @@ mod nodes;
 mod run;
 mod program;
 mod shape;
+mod accumulation;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 #[cfg(test)]
 mod shape_tests;
 
+pub use accumulation::Accumulation;
 pub(crate) use axis_body::{GROUP, LANES, Rows};
 pub(crate) use fold::LINE;
 pub(crate) use kernel::Kernel;

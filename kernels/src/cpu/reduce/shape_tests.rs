@@ -1,7 +1,7 @@
 //! Compares reductions of the nodes of several owners with the spec, bit for bit.
 
 use super::{
-    Node, Part, Reducer, Shape, Source, nodes,
+    Accumulation, Node, Part, Reducer, Shape, Source, nodes,
     program::{Operand, Program},
     sample::{Sample, samples},
     tests::expected,
@@ -11,7 +11,7 @@ use crate::{
         cache_hints::{CacheHints, Locality},
         isa::Isa,
     },
-    memory::HostBufMut,
+    memory::{HostBufMut, HostMemory},
 };
 use consonance_spec::{DType, ReduceOp, bf16, f16, for_each_dtype, order};
 use std::{collections::BTreeSet, ops::Range};
@@ -327,6 +327,47 @@ fn accumulators_take_leaves_in_place() {
         shape.run(&sources, &[own], 777, None, CacheHints::from(Locality::Near));
     }
     assert_eq!(sum, keep(reducer, 4, &[source(0), source(1), source(2), source(3)], 777, 0));
+}
+
+/// Returns the keys of the accumulators of bf16: floats of 32 bits for sums, 16 bits for others.
+fn keys(op: ReduceOp, accumulators: &[u8]) -> Vec<u64> {
+    if matches!(op, ReduceOp::Sum | ReduceOp::Mean) {
+        return accumulators.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes).key()).collect();
+    }
+    accumulators.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes).key()).collect()
+}
+
+#[test]
+fn an_accumulation_has_the_nodes_of_its_leaves() {
+    let mut random = Random(11);
+    for op in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max] {
+        for _ in 0..40 {
+            let of = 1 + random.below(40);
+            let start = random.below(of + 1);
+            let run = start..start + random.below(of + 1 - start);
+            let count = COUNTS[random.below(COUNTS.len())];
+            let inputs: Vec<Vec<bf16>> = (0..of).map(|k| samples(k as u64 + 1, count)).collect();
+            let source = |leaf: usize| Source::Elements(inputs[leaf].as_slice().into());
+            let reducer = Reducer::new(op, DType::Bf16).unwrap();
+            let bytes = Accumulation::bytes(&reducer, count, run.clone(), of).unwrap();
+            let mut sum = Accumulation::new(reducer, count, run.clone(), of, HostMemory::zeroed(DType::U8, bytes));
+            for _step in 0..2 {
+                for leaf in run.clone() {
+                    sum.add(inputs[leaf].as_slice().into());
+                    let added = run.start..leaf + 1;
+                    assert_eq!(sum.nodes(), order::nodes(of, &added.clone().collect()), "{added:?} of {of}");
+                    let value = |node: &Range<usize>| {
+                        let sources: Vec<Source<'_>> = node.clone().map(source).collect();
+                        keep(reducer, node.len(), &sources, count, 0)
+                    };
+                    let values: Vec<u8> = sum.nodes().iter().flat_map(value).collect();
+                    assert!(keys(op, sum.values()) == keys(op, &values), "{op} of {added:?} of {of}, count {count}");
+                }
+                sum.clear();
+                assert_eq!((sum.nodes().len(), sum.values().len(), sum.added()), (0, 0, 0));
+            }
+        }
+    }
 }
 
 /// Checks nodes and a result beyond the caches, with each hint. The elements repeat, so the spec

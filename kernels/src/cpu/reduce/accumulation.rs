@@ -1,0 +1,143 @@
+//! The contributions of one owner, combined as they come.
+
+use super::{
+    Reducer,
+    nodes::{Node, Part, nodes},
+};
+use crate::{
+    cpu::cache_hints::{CacheHints, Locality},
+    memory::{HostBuf, HostMemory},
+};
+use std::ops::Range;
+
+/// A run of contributions, combined as far as the canonical order allows.
+///
+/// Only the values of the run's [nodes] are kept. A contribution is read once, and combined with
+/// the last nodes in the memory of the first of these.
+///
+/// ```
+/// use consonance_kernels::{cpu::reduce::{Accumulation, Reducer}, memory::HostMemory};
+/// use consonance_spec::{DType, ReduceOp};
+///
+/// // The contributions 0, 1 and 2 of 4.
+/// let sum = Reducer::new(ReduceOp::Sum, DType::F32).unwrap();
+/// let bytes = Accumulation::bytes(&sum, 2, 0..3, 4).unwrap();
+/// let mut run = Accumulation::new(sum, 2, 0..3, 4, HostMemory::zeroed(DType::U8, bytes));
+/// run.add([1.0f32, 2.0][..].into());
+/// run.add([10.0f32, 20.0][..].into());
+/// run.add([100.0f32, 200.0][..].into());
+/// assert_eq!(run.nodes(), [0..2, 2..3]);
+/// assert_eq!(run.values(), [11.0f32, 22.0, 100.0, 200.0].map(f32::to_ne_bytes).as_flattened());
+/// ```
+#[derive(Debug)]
+pub struct Accumulation {
+    reducer: Reducer,
+    /// Elements of a contribution.
+    count: usize,
+    run: Range<usize>,
+    /// The number of contributions of all owners.
+    of: usize,
+    /// The number of contributions that were added.
+    added: usize,
+    /// The nodes of these.
+    nodes: Vec<Range<usize>>,
+    /// The accumulators of each node, one node after the other.
+    memory: HostMemory,
+}
+
+impl Accumulation {
+    /// Returns the bytes of memory that an owner of these contributions needs; `None` if no memory
+    /// has so many.
+    pub fn bytes(reducer: &Reducer, count: usize, run: Range<usize>, of: usize) -> Option<usize> {
+        let held = |end: usize| nodes(of, std::slice::from_ref(&(run.start..end))).len();
+        let most = (run.start..run.end).map(|leaf| held(leaf + 1)).max().unwrap_or(0);
+        let bytes = count.checked_mul(reducer.accumulator_bytes(1))?.checked_mul(most)?;
+        (bytes <= isize::MAX as usize).then_some(bytes)
+    }
+
+    /// Begins a run of contributions of `count` elements, in `memory` of bytes.
+    ///
+    /// # Panics
+    /// If the memory has not the [bytes](Accumulation::bytes) that it needs.
+    pub fn new(reducer: Reducer, count: usize, run: Range<usize>, of: usize, memory: HostMemory) -> Accumulation {
+        let bytes = Accumulation::bytes(&reducer, count, run.clone(), of);
+        assert_eq!(Some(memory.as_buf().bytes()), bytes, "bytes of an accumulation");
+        Accumulation { reducer, count, run, of, added: 0, nodes: Vec::new(), memory }
+    }
+
+    /// Returns the operation.
+    pub fn reducer(&self) -> &Reducer {
+        &self.reducer
+    }
+
+    /// Returns the number of elements of a contribution.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the contributions of this owner.
+    pub fn run(&self) -> Range<usize> {
+        self.run.clone()
+    }
+
+    /// Returns the number of contributions of all owners.
+    pub fn of(&self) -> usize {
+        self.of
+    }
+
+    /// Returns the number of contributions that were added.
+    pub fn added(&self) -> usize {
+        self.added
+    }
+
+    /// Begins the run again.
+    pub fn clear(&mut self) {
+        self.added = 0;
+        self.nodes.clear();
+    }
+
+    /// Returns the nodes of the contributions that were added.
+    pub fn nodes(&self) -> &[Range<usize>] {
+        &self.nodes
+    }
+
+    /// Returns the accumulators of the [nodes](Accumulation::nodes), one node after the other.
+    pub fn values(&self) -> &[u8] {
+        let bytes = self.nodes.len() * self.reducer.accumulator_bytes(self.count);
+        &self.memory.as_buf().as_bytes()[..bytes]
+    }
+
+    /// Adds the next contribution.
+    ///
+    /// # Panics
+    /// If all were added, or if the contribution has another count or element type.
+    pub fn add(&mut self, contribution: HostBuf<'_>) {
+        assert!(self.added < self.run.len(), "a contribution after the last of {:?}", self.run);
+        let is = (contribution.dtype(), contribution.count());
+        assert_eq!(is, (self.reducer.input, self.count), "a contribution's element type and count");
+        let leaf = self.run.start + self.added;
+        // The contribution ends one node. This has the last of the nodes before, and those in front
+        // of them are as before.
+        let node = nodes(self.of, std::slice::from_ref(&(self.run.start..leaf + 1))).pop().expect("it has a leaf");
+        let kept = self.nodes.partition_point(|before| before.start < node.start);
+        let inside = |leaves: &Range<usize>| leaves.start - node.start..leaves.end - node.start;
+        let mut parts: Vec<Node> =
+            self.nodes[kept..].iter().map(|leaves| Node { leaves: inside(leaves), part: Part::Accumulators }).collect();
+        parts.push(Node { leaves: inside(&(leaf..leaf + 1)), part: Part::Elements });
+        let shape = self.reducer.shape(node.len(), &parts).expect("the nodes of a node");
+        let bytes = self.reducer.accumulator_bytes(self.count);
+        let mut memory = self.memory.as_buf_mut();
+        let memory = memory.as_mut_ptr();
+        // SAFETY: `bytes` says that the memory has room for as many nodes as there are at a time.
+        let place = |node: usize| unsafe { memory.add(node * bytes) };
+        let mut sources: Vec<*const u8> = (kept..self.nodes.len()).map(|node| place(node).cast_const()).collect();
+        sources.push(contribution.as_ptr());
+        // SAFETY: the contribution has `count` elements, each node as many accumulators. The target
+        // is the first node that is a source, or the place after all nodes. The memory is exclusive
+        // and so apart from the contribution.
+        unsafe { shape.run(&sources, &[place(kept)], self.count, None, CacheHints::from(Locality::Near)) }
+        self.nodes.truncate(kept);
+        self.nodes.push(node);
+        self.added += 1;
+    }
+}
