@@ -11,6 +11,18 @@ pub fn bytes() -> Option<u64> {
     KINDS.iter().filter_map(of).chain(system).min()
 }
 
+/// The number of bytes for which there is room without a look at the system's memory, which takes
+/// longer than a short message.
+const SMALL_BYTES: usize = 64 << 20;
+
+/// Returns room for so many bytes of another process's choice. `None` if the system has not the
+/// memory: it would promise more than it has, and end a process for that later.
+pub fn room(bytes: usize) -> Option<Vec<u8>> {
+    let mut room = Vec::new();
+    let has_left = || self::bytes().is_none_or(|left| bytes as u64 <= left);
+    ((bytes <= SMALL_BYTES || has_left()) && room.try_reserve_exact(bytes).is_ok()).then_some(room)
+}
+
 /// Returns the bytes in the line `MemAvailable` of `/proc/meminfo`.
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -70,6 +82,17 @@ mod tests {
         assert_eq!(unified("12:memory:/a\n"), None);
         assert_eq!(first("3:cpu,cpuacct:/c\n12:hugetlb,memory:/a\n0::/user/b\n"), Some("a"));
         assert_eq!(first("3:cpu:/c\n0::/user/b\n"), None);
+    }
+
+    #[test]
+    fn there_is_no_room_for_more_than_the_memory_left() {
+        assert_eq!(room(0).map(|room| room.capacity()), Some(0));
+        assert!(room(SMALL_BYTES + 1).is_some_and(|room| room.is_empty() && room.capacity() > SMALL_BYTES));
+        assert_eq!(room(usize::MAX), None);
+        if let Some(left) = bytes() {
+            // The system promises as much.
+            assert_eq!(room(left as usize + (64 << 20)), None);
+        }
     }
 
     #[test]

@@ -61,10 +61,6 @@ pub type Head = [u8; HEAD];
 /// The number that [`Medium::fault`] gives for a peer if the library does not say which it is.
 pub const UNKNOWN_PEER: usize = usize::MAX;
 
-/// The number of bytes of a body that is received without a look at the system's memory, which
-/// takes longer than a short message.
-const SMALL_BYTES: usize = 64 << 20;
-
 /// A message that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {

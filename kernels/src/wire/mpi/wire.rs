@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     os::available,
-    wire::{Absent, Arrived, Head, Kind, Medium, SMALL_BYTES, UNKNOWN_PEER, WireError},
+    wire::{Absent, Arrived, Head, Kind, Medium, UNKNOWN_PEER, WireError},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -391,12 +391,7 @@ impl State {
 /// # Errors
 /// In words, if there is no memory for it.
 fn room(bytes: usize) -> Result<Vec<u8>, String> {
-    let mut room = Vec::new();
-    let left = || available::bytes().is_none_or(|left| bytes as u64 <= left);
-    if bytes > SMALL_BYTES && !left() || room.try_reserve_exact(bytes).is_err() {
-        return Err(format!("there is no memory for {bytes} bytes"));
-    }
-    Ok(room)
+    available::room(bytes).ok_or_else(|| format!("there is no memory for {bytes} bytes"))
 }
 
 impl Drop for Wire {

@@ -10,7 +10,7 @@ use super::sys::{
 };
 use crate::{
     os::available,
-    wire::{Arrived, HEAD, Head, SMALL_BYTES, UNKNOWN_PEER},
+    wire::{Arrived, HEAD, Head, UNKNOWN_PEER},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -157,13 +157,11 @@ impl Inbox {
     /// # Safety
     /// `descriptor` is that of the message that arrives, of `bytes` bytes.
     unsafe fn rendezvous(&self, head: Head, descriptor: *mut c_void, bytes: usize) -> ucs_status_t {
-        let mut body = Vec::new();
-        let left = || available::bytes().is_none_or(|left| bytes as u64 <= left);
-        if bytes > SMALL_BYTES && !left() || body.try_reserve_exact(bytes).is_err() {
+        let Some(body) = available::room(bytes) else {
             self.fault(UNKNOWN_PEER, format!("there is no memory for a message of {bytes} bytes"));
             // UCX tells the sender.
             return NO_MEMORY;
-        }
+        };
         let mut flight = self.receives.add(Flight { at: Cell::new(0), inbox: self, peer: None, head, body });
         // SAFETY: the message was made above, and nobody else uses it yet.
         let buffer = unsafe { flight.as_mut() }.body.as_mut_ptr();
