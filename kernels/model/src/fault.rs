@@ -10,7 +10,7 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 18] = [
+pub const FILES: [(&str, &str); 19] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
@@ -27,6 +27,7 @@ pub const FILES: [(&str, &str); 18] = [
     ("group/mail/outgoing.rs", include_str!("../../src/group/mail/outgoing.rs")),
     ("group/mail/incoming.rs", include_str!("../../src/group/mail/incoming.rs")),
     ("group/mail/mailbox.rs", include_str!("../../src/group/mail/mailbox.rs")),
+    ("group/mail/letters.rs", include_str!("../../src/group/mail/letters.rs")),
     ("group/sharing.rs", include_str!("../../src/group/sharing.rs")),
     ("group/staging/mod.rs", include_str!("../../src/group/staging/mod.rs")),
 ];

@@ -6,7 +6,7 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 23] = [
+const FOUND_BY: [(&str, &str); 24] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
@@ -28,6 +28,7 @@ const FOUND_BY: [(&str, &str); 23] = [
     ("taken", "messages"),
     ("refused", "messages, two mismatches"),
     ("mail", "messages"),
+    ("letter", "letters"),
     ("entry", "wake"),
     ("entry_id", "wake"),
 ];
@@ -113,6 +114,8 @@ fn waits_for_the_wrong_state_are_found() {
         ("a cell is said to be read too early", "group/mail/ring.rs", "ends.reader.read.store(", 1, "messages"),
         ("a cell is said to be full too early", "group/mail/ring.rs", "cell.full.store(", 1, "messages"),
         ("a sleeper is not signalled", "group/mail/mailbox.rs", "awaits_mail.load(", -1, "messages"),
+        ("a process that sleeps is not woken", "group/mail/letters.rs", "awaits_mail.load(", -1, "letters"),
+        ("a process sleeps and does not say so", "group/mail/letters.rs", "awaits_mail.store(1", -1, "letters"),
         ("a rank gives a message too early", "group/meeting.rs", "descriptor.sequence.load(", 4, "one way"),
         ("a mismatch is judged too early", "group/meeting.rs", "descriptor.sequence.load(", 4, "one way, mismatch"),
         (

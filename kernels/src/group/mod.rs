@@ -86,7 +86,7 @@ mod corrupt_peer;
 
 pub use end::{Abort, Aborter, End, Fault, LastCall, Reason, Witness};
 pub use endpoint::Endpoint;
-pub use mail::{Deadline, Envelope, Finish, Mail, MailFault};
+pub use mail::{Deadline, Envelope, Finish, Letters, Mail, MailFault, Unreadable};
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted_call::PostedCall;

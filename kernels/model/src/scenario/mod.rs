@@ -8,9 +8,10 @@ mod generations;
 mod windows;
 mod one_way;
 mod messages;
+mod letters;
 mod chains;
 
-use self::{chains::*, divided::*, exchanges::*, generations::*, messages::*, one_way::*, windows::*};
+use self::{chains::*, divided::*, exchanges::*, generations::*, letters::*, messages::*, one_way::*, windows::*};
 use crate::{
     fault::{self, Fault as Planted},
     watched,
@@ -40,7 +41,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 55] = [
+pub const ALL: [Scenario; 57] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -94,6 +95,8 @@ pub const ALL: [Scenario; 55] = [
     scenario("messages, next generation", 2, messages_and_next_generation),
     scenario("messages of a split", 2, messages_of_a_split),
     Scenario { deaths: MESSAGE_DEATHS, ..scenario("messages, death", 1, messages_and_death) },
+    scenario("letters", 2, letters),
+    Scenario { deaths: LETTER_DEATHS, ..scenario("letters, death", 1, letters_and_death) },
     scenario("chain of waits", 2, chain_of_waits),
     scenario("wake", 1, call_log),
 ];

@@ -44,9 +44,13 @@ mod request;
 mod outgoing;
 mod incoming;
 mod mailbox;
+mod letters;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, target_os = "linux"))]
+mod letters_tests;
 
+pub use letters::{Letters, Unreadable};
 pub use mailbox::Mail;
 pub use request::{Deadline, Finish, MailFault};
 pub use ring::Envelope;
