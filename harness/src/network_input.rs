@@ -32,6 +32,7 @@ fn greetings(source: &mut Source<'_>) -> Verdict {
         replicas: 2,
         pid: 77,
         place: 5,
+        near: 6,
         host: text("host ", piece),
         wire: text("é", piece),
         address: vec![7; 110],

@@ -60,7 +60,10 @@ pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
     ];
     #[cfg(target_os = "linux")]
     match consonance::raw::Wire::open(None) {
-        Ok(_) => groups.push(Group { name: "processes over a network", make: processes_over_network }),
+        Ok(_) => groups.extend([
+            Group { name: "processes over a network", make: processes_over_network },
+            Group { name: "processes of two hosts", make: processes_of_two_hosts },
+        ]),
         Err(absent) => eprintln!("skipped: processes over a network: {absent}"),
     }
     groups
@@ -218,7 +221,13 @@ fn processes_apart(size: usize) -> Vec<Rank> {
 
 #[cfg(target_os = "linux")]
 fn processes_over_network(size: usize) -> Vec<Rank> {
-    join_processes(size, |group| group.over_wire(true)).into_iter().map(Rank::new).collect()
+    join_processes(size, |group, _| group.over_wire(true)).into_iter().map(Rank::new).collect()
+}
+
+/// Returns the ranks of processes on two hosts, in turn. Those of one host share memory.
+#[cfg(target_os = "linux")]
+fn processes_of_two_hosts(size: usize) -> Vec<Rank> {
+    join_processes(size, |group, process| group.plays_host(process % 2)).into_iter().map(Rank::new).collect()
 }
 
 #[cfg(target_os = "linux")]
@@ -230,12 +239,16 @@ fn processes_split(size: usize) -> Vec<Rank> {
 /// its own mapping of the shared memory.
 #[cfg(target_os = "linux")]
 pub(crate) fn in_processes(size: usize, reads_directly: bool, staging_bytes: usize) -> Vec<Communicator> {
-    join_processes(size, |group| group.staging_bytes(staging_bytes).reads_directly(reads_directly))
+    join_processes(size, |group, _| group.staging_bytes(staging_bytes).reads_directly(reads_directly))
 }
 
-/// Returns the ranks of processes that threads simulate, in a group with these settings.
+/// Returns the ranks of processes that threads simulate, in a group with these settings of each
+/// process.
 #[cfg(target_os = "linux")]
-fn join_processes(size: usize, set: impl Fn(ProcessGroupBuilder) -> ProcessGroupBuilder + Sync) -> Vec<Communicator> {
+fn join_processes(
+    size: usize,
+    set: impl Fn(ProcessGroupBuilder, usize) -> ProcessGroupBuilder + Sync,
+) -> Vec<Communicator> {
     /// More than two processes, some of which have several ranks.
     const PROCESSES: usize = 3;
 
@@ -244,7 +257,7 @@ fn join_processes(size: usize, set: impl Fn(ProcessGroupBuilder) -> ProcessGroup
     let (cluster, set) = (cluster, &set);
     let join = |index: usize| {
         let replicas = (index + 1) * size / count - index * size / count;
-        let group = set(ProcessGroup::builder(task(cluster, index)).replicas(replicas));
+        let group = set(ProcessGroup::builder(task(cluster, index)).replicas(replicas), index);
         // Less than a case may take: its error says more than that the case hangs.
         let group = group.on_wait(|_| {}).timeout(Duration::from_secs(60)).expect("a timeout that ends");
         group.join().map(|mut group| group.communicators())

@@ -147,7 +147,7 @@ impl fmt::Display for BetweenHosts {
             f,
             "  protocol   messages: call descriptors, then data between pairs of ranks; few data go with the descriptors"
         )?;
-        writeln!(f, "  memory     each message is copied on both sides")?;
+        writeln!(f, "  memory     each message is copied on both sides, on one host through memory that both share")?;
         for (host, Link { messages, crossed, least }) in links.iter().enumerate() {
             let words =
                 |crossing: &Crossing| format!("sends {}, receives {}", size(crossing.sent), size(crossing.received));

@@ -43,6 +43,11 @@ pub(super) fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
     let mut command = Command::new(CONSONANCE);
     command.args(["run", "--hosts", "2", "-n", "2", "--keep-going", "--timeout", "20", "--"]);
     command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]).env(SCENE, scene);
+    said_by(command, scene)
+}
+
+/// Returns the lines of each worker of a launch.
+fn said_by(command: Command, scene: &str) -> BTreeMap<usize, Vec<String>> {
     let output = Launch::of(command).finish();
     let mut lines = BTreeMap::<usize, Vec<String>>::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -84,6 +89,13 @@ pub(super) fn in_words(error: &Error) -> String {
 
 pub(super) fn say(said: impl std::fmt::Display) {
     println!("\n> {said}");
+}
+
+/// Returns the bytes that the processes of this host have sent each other over a network.
+fn on_the_loopback() -> u64 {
+    let devices = fs::read_to_string("/proc/net/dev").expect("a list of devices");
+    let device = devices.lines().find_map(|line| line.trim().strip_prefix("lo:")).expect("a loopback");
+    device.split_whitespace().next().expect("a count").parse().expect("a number")
 }
 
 /// Joins a group by an id that rank 1 makes and passes on in a file. Returns its members and a sum.
@@ -181,6 +193,12 @@ fn a_worker_of_a_scene() {
     let strategy = strategy.build().expect("the workers meet");
     let worker = strategy.local_replicas().start;
     say(sum(&strategy, ReduceOp::Sum).expect("all are here"));
+    if scene == "memory" {
+        for _ in 0..9 {
+            sum(&strategy, ReduceOp::Sum).expect("all are here");
+        }
+        return say(on_the_loopback());
+    }
     if scene == "checkpoint" {
         return restore(&strategy).expect("the chief has the file");
     }
@@ -309,6 +327,41 @@ fn another_op_on_another_host_is_blamed_on_its_worker_by_all() {
         }
         let first = played.values().filter(|said| said.last().is_some_and(|last| last.starts_with("mismatch")));
         assert!(first.count() > 0);
+    }
+}
+
+#[test]
+fn workers_of_one_host_send_their_data_through_memory() {
+    if can_cross() {
+        for (worker, said) in play("memory") {
+            let [_, bytes] = &said[..] else { panic!("worker {worker}: {said:?}") };
+            // Ten sums, of which each takes a part of each worker's data from one to another.
+            let bytes: usize = bytes.parse().expect("a number");
+            assert!(bytes < ELEMENTS * size_of::<f32>(), "worker {worker}: {bytes} bytes on the loopback");
+        }
+    }
+}
+
+/// They meet as those of several hosts do, since none knows the number of those on its host.
+#[test]
+fn workers_of_one_host_alone_use_the_wire_they_ask_for() {
+    const SCRIPT: &str = "ip link set lo up && ip link add eth0 type veth peer name eth1 && \
+                          ip link set eth1 up && ip link set eth0 up && ip addr add 192.0.2.1/24 dev eth0 && exec \"$0\" run -n 2 --keep-going --timeout 20 -- \
+                          env -u TF_CONFIG -u LOCAL_WORLD_SIZE CONSONANCE_CHIEF=192.0.2.1:4000 \"$@\"";
+    if !can_cross() {
+        return;
+    }
+    for (wire, is_asked_for) in [("", false), ("ucx", true)] {
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", SCRIPT, CONSONANCE]).arg(env::current_exe().expect("a test"));
+        command.args(["--exact", NAME, "--nocapture"]).env(SCENE, "memory").env("CONSONANCE_WIRE", wire);
+        let played = said_by(command, "memory");
+        assert_eq!(played.len(), 2);
+        for said in played.values() {
+            let [_, bytes] = &said[..] else { panic!("{said:?}") };
+            let bytes: usize = bytes.parse().expect("a number");
+            assert_eq!(bytes > ELEMENTS * size_of::<f32>(), is_asked_for, "{bytes} bytes on the loopback");
+        }
     }
 }
 

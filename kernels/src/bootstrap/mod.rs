@@ -81,7 +81,7 @@ mod elsewhere;
 mod meeting;
 pub mod formation;
 pub mod packet;
-mod socket;
+pub(crate) mod socket;
 mod formed;
 mod watch;
 mod error;

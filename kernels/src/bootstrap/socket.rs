@@ -25,16 +25,16 @@ const DESCRIPTORS: usize = 4;
 
 /// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// The id of the process that connected, or that began to listen. `None` if it is in another
     /// PID namespace.
     pub(super) pid: Option<u32>,
     /// The id of its user.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
 }
 
 /// The result of reading from a connection.
-pub(super) enum Received {
+pub(crate) enum Received {
     /// The size of a packet in bytes, and its descriptors.
     Bytes(usize, Vec<OwnedFd>),
     /// A packet that is too long or has too many descriptors for this protocol.
@@ -50,7 +50,7 @@ pub(super) enum Received {
 
 /// Listens at an abstract name. The name is not in the file system, and is free again when the
 /// socket is closed.
-pub(super) fn listen(name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
     let socket = show(name)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -65,7 +65,7 @@ pub(super) fn show(name: &str) -> io::Result<OwnedFd> {
 
 /// Connects to a name. Returns `None` if no process listens there, or too many connections wait to
 /// be accepted.
-pub(super) fn connect(name: &str) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn connect(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = socket()?;
     match net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
         Ok(()) => Ok(Some(socket)),
@@ -75,7 +75,7 @@ pub(super) fn connect(name: &str) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Accepts the next pending connection of a listener. Returns `None` if there is none.
-pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         match net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => return Ok(Some(socket)),
@@ -88,7 +88,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 
 /// Sends one packet, with a descriptor if there is one. Returns false if the other end does not
 /// take the packet now.
-pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -107,7 +107,7 @@ pub(super) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<BorrowedFd
 }
 
 /// Receives one packet into `bytes`, which has [`MAX_BYTES`] bytes.
-pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Received {
+pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Received {
     debug_assert_eq!(bytes.len(), MAX_BYTES);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -151,7 +151,7 @@ pub(super) fn has_packet(socket: &OwnedFd) -> bool {
 }
 
 /// Returns the process at the other end, as the system reports it.
-pub(super) fn peer(socket: &OwnedFd) -> io::Result<Peer> {
+pub(crate) fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // rustix has a call for this, but its process id cannot be 0. The id of a process in another
@@ -187,7 +187,7 @@ pub(super) fn life(pid: u32) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Returns the id of the user whose processes may meet this one.
-pub(super) fn user() -> u32 {
+pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 

@@ -90,7 +90,7 @@ impl<F: FnMut(News)> Carrying<F> {
     /// Leaves, once there is the order. Returns the time until something may change; zero when this
     /// process has left.
     pub(super) fn leave(&mut self, now: Instant) -> Option<Duration> {
-        let pending = self.shared.wire.pending();
+        let pending = self.shared.pending();
         if self.leaving.is_none() && self.shared.orders().leave {
             self.leaving = Some(Leaving { pending, since: now, said: None });
         }
@@ -120,7 +120,11 @@ impl<F: FnMut(News)> Carrying<F> {
 
     /// Delivers what has arrived.
     fn progress(&mut self) {
-        for wire::Arrived { head, body } in self.shared.wire.progress() {
+        let mut arrived = self.shared.wire.progress();
+        if let Some(near) = &self.shared.near {
+            near.progress(&mut arrived, |process, why| self.shared.orders().failed.push((process, why.to_owned())));
+        }
+        for wire::Arrived { head, body } in arrived {
             let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
             let (process, place) = (number(0) as usize, number(8));
             let Some(peer) = self.peers.get_mut(process).filter(|_| process != self.shared.own) else { continue };
@@ -174,6 +178,7 @@ impl<F: FnMut(News)> Carrying<F> {
             return Some(limit - waited);
         }
         peer.is_gone = true;
+        self.shared.near.as_ref().inspect(|near| near.part(process));
         let (why, has_ended) = match (&peer.farewell, &peer.closed) {
             (None, Some(closed)) => closed.clone(),
             _ => ("it has left".to_owned(), true),

@@ -9,7 +9,7 @@ const MAGIC: [u8; 16] = *b"consonance hosts";
 /// The digest of what all processes of a group must have in common: the version of this crate and
 /// the way of numbers in memory, which contributions have on the wire.
 pub(super) const BUILD: u64 =
-    digest(concat!(env!("CARGO_PKG_VERSION"), " 1 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
+    digest(concat!(env!("CARGO_PKG_VERSION"), " 2 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
 
 /// The first words of a process on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub struct Greeting {
     /// The digest of the place where process ids are its own: processes of the same place see each
     /// other's states.
     pub place: u64,
+    /// The digest of the host whose memory it may share; 0 if it shares none. Processes with the
+    /// same number try.
+    pub near: u64,
     /// The name of its host.
     pub host: String,
     /// The name of its wire, with the version.
@@ -59,7 +62,7 @@ impl Greeting {
         bytes.extend(self.digest.to_le_bytes());
         bytes.extend((self.task as u64).to_le_bytes());
         bytes.extend(BUILD.to_le_bytes());
-        for number in [self.tasks as u64, self.replicas as u64, self.pid.into(), self.place] {
+        for number in [self.tasks as u64, self.replicas as u64, self.pid.into(), self.place, self.near] {
             bytes.extend(number.to_le_bytes());
         }
         for text in [self.host.as_bytes(), self.wire.as_bytes(), &self.address] {
@@ -88,9 +91,9 @@ impl Greeting {
         if number(&mut from)? != BUILD {
             return Ok(Heard::OtherBuild(task));
         }
-        let [tasks, replicas, pid, place] = {
+        let [tasks, replicas, pid, place, near] = {
             let mut next = || number(&mut from);
-            [next()?, next()?, next()?, next()?]
+            [next()?, next()?, next()?, next()?, next()?]
         };
         let mut texts = [const { Vec::new() }; 3];
         for text in &mut texts {
@@ -104,7 +107,7 @@ impl Greeting {
         let [host, wire, address] = texts;
         let [host, wire] = [host, wire].map(|text| String::from_utf8_lossy(&text).into_owned());
         let (tasks, replicas, pid) = (tasks as usize, replicas as usize, pid as u32);
-        Ok(Heard::Greeting(Greeting { digest, task, tasks, replicas, pid, place, host, wire, address }))
+        Ok(Heard::Greeting(Greeting { digest, task, tasks, replicas, pid, place, near, host, wire, address }))
     }
 }
 
@@ -120,7 +123,7 @@ mod tests {
 
     fn greeting() -> Greeting {
         let (host, wire, address) = ("one".to_owned(), "UCX 1.13.1".to_owned(), vec![7; 110]);
-        Greeting { digest: 0xabc, task: 1, tasks: 3, replicas: 2, pid: 77, place: 5, host, wire, address }
+        Greeting { digest: 0xabc, task: 1, tasks: 3, replicas: 2, pid: 77, place: 5, near: 6, host, wire, address }
     }
 
     #[test]
@@ -143,7 +146,7 @@ mod tests {
     fn no_length_of_a_stranger_decides_an_allocation() {
         let mut bytes = Vec::new();
         greeting().write(&mut bytes).expect("memory takes all");
-        bytes.truncate(80);
+        bytes.truncate(88);
         bytes.extend(u64::MAX.to_le_bytes());
         assert!(matches!(Greeting::read(&bytes[..], 0xabc), Ok(Heard::Nonsense)));
     }

@@ -6,14 +6,17 @@
 //! have greeted it, and says so. When all are ready, the group is formed. Bytes that are no
 //! greeting, or one of another job, cost only their own connection.
 //!
+//! **Neighbours.** Those of one host then begin to share memory, if they can: see `near.rs`.
+//!
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
 //! table of all addresses there. See [`look_up`].
 //!
-//! **Network.** Data travel over the wire. A link carries questions for the states of processes,
-//! and the end of its own: the *farewell* of one that leaves, with the number of messages that it
-//! has sent to the other, and the answer that all of these have arrived. A link that closes without
-//! a farewell means that the process has ended, or that its host does not answer, as the system's
-//! keepalive finds out. Before it begins a group without another process, a process tells that one.
+//! **Network.** Data travel over the wire, and between neighbours through memory. A link carries
+//! questions for the states of processes, and the end of its own: the *farewell* of one that
+//! leaves, with the number of messages that it has sent to the other, and the answer that all of
+//! these have arrived. A link that closes without a farewell means that the process has ended, or
+//! that its host does not answer, as the system's keepalive finds out. Before it begins a group
+//! without another process, a process tells that one.
 //!
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
@@ -23,6 +26,8 @@ mod dial;
 mod greeting;
 mod keep_alive;
 mod meeting;
+mod neighbours;
+mod near;
 mod network;
 mod reach;
 mod shared;
@@ -33,9 +38,11 @@ mod word;
 
 pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
+pub use near::Near;
+pub use neighbours::Neighbours;
 pub use network::Network;
 pub use shared::{HEAD, Head, News};
-pub use states::place;
+pub use states::{near, place};
 pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{
     carrying::Carrying,
     meeting::Met,
+    neighbours::Neighbours,
     reach::reach,
     shared::{Head, News, Orders, Shared},
     states::States,
@@ -35,13 +36,18 @@ trait Receive: Send + Sync {
 }
 
 impl Network {
-    /// Begins to carry messages between the processes that have met, over `wire`, whose address is
-    /// in the greeting of this process. `deliver` takes the news, on a thread of the network; it
-    /// must not wait.
+    /// Begins to carry messages between the processes that have met: over `wire`, whose address is
+    /// in the greeting of this process, and through memory with those `near`. `deliver` takes the
+    /// news, on a thread of the network; it must not wait.
     ///
     /// # Errors
     /// The system's, and the wire's if it cannot reach a process that runs.
-    pub fn start(wire: Wire, met: Met, deliver: impl FnMut(News) + Send + 'static) -> io::Result<Network> {
+    pub fn start(
+        wire: Wire,
+        met: Met,
+        near: Option<Neighbours>,
+        deliver: impl FnMut(News) + Send + 'static,
+    ) -> io::Result<Network> {
         let failed = reach(&wire, &met)?;
         let Met { own, greetings, links } = met;
         let is_shared = greetings[own].replicas > 1;
@@ -50,7 +56,7 @@ impl Network {
         let states = States::new(own, &greetings);
         let (orders, turns, has_naps) =
             (Mutex::new(Orders { failed, ..Orders::default() }), Turns::default(), wire.descriptor().is_none());
-        let shared = Arc::new(Shared { wire, own, links, sent, orders, wake, has_naps, turns, states });
+        let shared = Arc::new(Shared { wire, near, own, links, sent, orders, wake, has_naps, turns, states });
         let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
@@ -122,6 +128,25 @@ impl Network {
     pub(super) fn links_for_test(&self) -> &[Option<std::net::TcpStream>] {
         &self.shared.links
     }
+
+    /// The processes to which messages take no wire.
+    pub(super) fn near_for_test(&self) -> Vec<usize> {
+        self.shared.near.iter().flat_map(Neighbours::tasks).collect()
+    }
+
+    pub(super) fn neighbours_for_test(&self) -> &Neighbours {
+        self.shared.near.as_ref().expect("it shares memory")
+    }
+
+    /// Rouses the thread.
+    pub(super) fn order_for_test(&self) {
+        self.shared.order(|_| {});
+    }
+
+    /// The number of messages that have not been sent as a whole.
+    pub(super) fn pending_for_test(&self) -> usize {
+        self.shared.pending()
+    }
 }
 
 impl Drop for Network {
@@ -144,7 +169,10 @@ impl Drop for Network {
 
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Network").field("own", &self.shared.own).finish_non_exhaustive()
+        f.debug_struct("Network")
+            .field("own", &self.shared.own)
+            .field("near", &self.shared.near)
+            .finish_non_exhaustive()
     }
 }
 

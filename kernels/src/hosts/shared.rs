@@ -1,7 +1,10 @@
 //! The wire and the links of a process, for all of its threads that use them.
 
-use super::{states::States, turns::Turns, word::WORD};
-use crate::wire::{self, Wire, WireError};
+use super::{neighbours::Neighbours, states::States, turns::Turns, word::WORD};
+use crate::{
+    sync::plain::{Ordering, fence},
+    wire::{self, Wire, WireError},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -55,6 +58,7 @@ pub enum News {
 /// The values that the threads of this process share.
 pub(super) struct Shared {
     pub(super) wire: Wire,
+    pub(super) near: Option<Neighbours>,
     pub(super) own: usize,
     pub(super) links: Vec<Option<TcpStream>>,
     /// The number of messages that were sent to each process.
@@ -87,16 +91,30 @@ impl Shared {
         whole[8..NUMBERS].copy_from_slice(&sent.to_le_bytes());
         whole[NUMBERS..].copy_from_slice(head);
         *sent += 1;
-        self.wire.send(process, whole, body)?;
-        if self.turns.is_left_to_others() && self.wire.pending() > 0 {
+        let through_memory = match &self.near {
+            Some(near) => near.send(process, &whole, body),
+            None => Err(body),
+        };
+        if let Err(body) = through_memory {
+            self.wire.send(process, whole, body)?;
+            // A wire without a descriptor moves nothing during a nap.
+            if self.has_naps && mem::take(&mut self.orders().naps) {
+                self.rouse();
+            }
+        }
+        // Of this thread and the network's, one sees what the other did: what is pending, or the
+        // sleep without the wire.
+        fence(Ordering::SeqCst);
+        if self.turns.is_left_to_others() && self.pending() > 0 {
             // The rank that sends may not wait for anything.
             self.rouse();
         }
-        // A wire without a descriptor moves nothing during a nap.
-        if self.has_naps && mem::take(&mut self.orders().naps) {
-            self.rouse();
-        }
         Ok(())
+    }
+
+    /// Returns the number of messages that this process has not sent as a whole.
+    pub(super) fn pending(&self) -> usize {
+        self.wire.pending() + self.near.as_ref().map_or(0, Neighbours::pending)
     }
 
     /// Ends the sleep of the network's thread. Returns whether it could be.
@@ -143,7 +161,10 @@ impl Shared {
     pub(super) fn sleep(&self, limit: Option<Duration>, open: &[usize]) -> Vec<usize> {
         // Before the wire is asked, so that no message comes between.
         self.orders().naps = self.has_naps;
-        let is_left = self.turns.leave() && self.wire.pending() == 0;
+        let is_left = self.turns.leave();
+        // As in `send`.
+        fence(Ordering::SeqCst);
+        let is_left = is_left && self.pending() == 0;
         let limit = match is_left {
             true => limit.into_iter().chain([Turns::LATELY]).min(),
             false => match self.wire.arm() {
@@ -153,15 +174,20 @@ impl Shared {
                 Err(_) => Some(Duration::from_millis(1)),
             },
         };
+        let near = self.near.as_ref().filter(|_| !is_left);
+        let limit = if near.is_none_or(Neighbours::may_sleep) { limit } else { Some(Duration::ZERO) };
         let mut polled = vec![PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
         let links = open.iter().filter_map(|&process| self.links[process].as_ref());
         polled.extend(links.map(|link| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN)));
         if !is_left {
             polled.extend(self.wire.descriptor().map(|wire| PollFd::from_borrowed_fd(wire, PollFlags::IN)));
         }
+        polled.extend(near.map(|near| PollFd::from_borrowed_fd(near.descriptor(), PollFlags::IN)));
         let limit = limit.map(|limit| Timespec::try_from(limit).expect("a few seconds"));
         let slept = poll(&mut polled, limit.as_ref());
         self.turns.wake();
+        let is_woken = polled.last().is_some_and(|last| !last.revents().is_empty());
+        near.inspect(|near| near.awake(is_woken));
         match slept {
             Ok(_) => {}
             Err(Errno::INTR) => return Vec::new(),

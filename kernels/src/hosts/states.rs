@@ -3,11 +3,13 @@
 
 use super::greeting::Greeting;
 use crate::{
+    bootstrap::socket::user,
     digest::digest,
     os::process_state::{ProcessState, process_state},
 };
 use std::{
-    fs,
+    fs, io,
+    path::PathBuf,
     sync::{Condvar, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,9 +20,26 @@ const ANSWER: Duration = Duration::from_millis(300);
 /// Returns the digest of the place where the ids of this process are: the running system, its name
 /// `host`, and the namespace. 0 if the system does not tell.
 pub fn place(host: &str) -> u64 {
+    part_of(host, &["pid"])
+}
+
+/// Returns the digest of what processes that may share memory have in common: the running system,
+/// its name `host`, the network namespace, and the user, whose id is one of a user namespace. 0 if
+/// the system does not tell.
+pub fn near(host: &str) -> u64 {
+    near_of(host, user())
+}
+
+fn near_of(host: &str, user: u32) -> u64 {
+    part_of(&format!("{host} {user}"), &["net", "user"])
+}
+
+fn part_of(host: &str, namespaces: &[&str]) -> u64 {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    match (boot, fs::read_link("/proc/self/ns/pid")) {
-        (Ok(boot), Ok(ids)) => digest(&format!("{host} {boot}{}", ids.display())),
+    let namespace = |name: &&str| fs::read_link(format!("/proc/self/ns/{name}"));
+    let namespaces: io::Result<Vec<PathBuf>> = namespaces.iter().map(namespace).collect();
+    match (boot, namespaces) {
+        (Ok(boot), Ok(namespaces)) => digest(&format!("{host} {boot}{namespaces:?}")),
         _ => 0,
     }
 }
@@ -94,5 +113,19 @@ impl States {
             self.answers.lock().unwrap_or_else(PoisonError::into_inner)[process] = Some(state);
             self.answered.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processes_of_one_user_and_network_are_near() {
+        assert_eq!(near("one"), near_of("one", user()));
+        assert_ne!(near("one"), 0);
+        let others =
+            [near_of("one", user() + 1), near("other"), place("one"), part_of(&format!("one {}", user()), &["net"])];
+        assert!(!others.contains(&near("one")));
     }
 }

@@ -1,11 +1,26 @@
-use super::{Greeting, HEAD, Host, Met, Network, News, NotMet, meet};
-use crate::{os::process_state::ProcessState, wire::Wire};
+use super::{Greeting, HEAD, Host, Met, Near, Neighbours, Network, News, NotMet, meet};
+use crate::{
+    bootstrap::{
+        packet::MAX_BYTES,
+        socket::{self, Received},
+    },
+    os::process_state::ProcessState,
+    wire::Wire,
+};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{OFlags, fcntl_setfl},
+};
 use std::{
     cell::Cell,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     process,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -28,6 +43,7 @@ fn hosts(addresses: &[String]) -> Vec<Host> {
             replicas: task + 1,
             pid: 100 + task as u32,
             place: 1 + task as u64 / 2,
+            near: 0,
             host: format!("host{task}"),
             wire: "UCX 1.13".to_owned(),
             address: vec![task as u8; 100],
@@ -203,6 +219,11 @@ fn a_process_coming_again_takes_its_place() {
 
 /// Makes the networks of processes that have met. `None` without a wire.
 fn networks(count: usize) -> Option<Vec<(Network, Receiver<News>)>> {
+    networks_near(count, |_| 0)
+}
+
+/// Does the same for processes on hosts of these numbers.
+fn networks_near(count: usize, near: fn(usize) -> u64) -> Option<Vec<(Network, Receiver<News>)>> {
     let wires: Result<Vec<Wire>, _> = (0..count).map(|_| Wire::open(None)).collect();
     let wires = match wires {
         Ok(wires) => wires,
@@ -212,17 +233,33 @@ fn networks(count: usize) -> Option<Vec<(Network, Receiver<News>)>> {
         }
     };
     let mut hosts = hosts(&addresses(count));
+    // Other tests of this process are other jobs.
+    static JOBS: AtomicU64 = AtomicU64::new(100);
+    let job = JOBS.fetch_add(1, Ordering::Relaxed);
     for (host, wire) in hosts.iter_mut().zip(&wires) {
         host.greeting.address = wire.address().to_vec();
         host.greeting.pid = process::id();
+        host.greeting.near = near(host.greeting.task);
+        host.greeting.digest = job.into();
     }
-    let start = |(met, wire): (Result<Met, NotMet>, Wire)| {
+    let nears: Vec<Option<Near>> = hosts.iter().map(|host| Near::open(&host.greeting)).collect();
+    let join = |near: Option<Near>, met: &Met| near.and_then(|near| near.join(met, Instant::now() + LONG));
+    let met: Vec<Met> = all(hosts, LONG, |_| Duration::ZERO).into_iter().map(|met| met.expect("all come")).collect();
+    let near: Vec<Option<Neighbours>> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            nears.into_iter().zip(&met).map(|(near, met)| scope.spawn(move || join(near, met))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let start = |((met, near), wire): ((Met, Option<Neighbours>), Wire)| {
         let (sender, receiver) = mpsc::channel();
-        let network = Network::start(wire, met.expect("all come"), move |news| _ = sender.send(news));
+        let network = Network::start(wire, met, near, move |news| _ = sender.send(news));
         (network.expect("the wires connect"), receiver)
     };
-    Some(all(hosts, LONG, |_| Duration::ZERO).into_iter().zip(wires).map(start).collect())
+    Some(met.into_iter().zip(near).zip(wires).map(start).collect())
 }
+
+/// The numbers of the hosts: each process on its own, two on one, and all on one.
+const HOSTS: [fn(usize) -> u64; 3] = [|_| 0, |task| 1 + task as u64 / 2, |_| 1];
 
 /// Returns the body of message `number`: short ones and long ones take different ways.
 fn body(number: usize) -> Vec<u8> {
@@ -232,80 +269,273 @@ fn body(number: usize) -> Vec<u8> {
 #[test]
 fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
     const MESSAGES: usize = 200;
-    let Some(networks) = networks(3) else { return };
+    for near in HOSTS {
+        let Some(networks) = networks_near(3, near) else { return };
+        thread::scope(|scope| {
+            for (own, (network, news)) in networks.into_iter().enumerate() {
+                scope.spawn(move || {
+                    for number in 0..MESSAGES {
+                        for process in (0..3).filter(|&process| process != own) {
+                            network.send(process, &[number as u8; HEAD], body(number));
+                        }
+                    }
+                    // Its messages still arrive.
+                    drop(network);
+                    let mut arrived = [0; 3];
+                    for news in news {
+                        match news {
+                            News::Arrived { process, head, body: data } => {
+                                assert_eq!(head, [arrived[process] as u8; HEAD]);
+                                assert!(data == body(arrived[process]), "message {} of {process}", arrived[process]);
+                                arrived[process] += 1;
+                            }
+                            News::LeftBehind { process } => panic!("{process} goes on with all"),
+                            News::Gone { process, why, has_ended } => {
+                                assert_eq!((&why[..], has_ended, arrived[process]), ("it has left", true, MESSAGES));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn processes_of_one_host_share_memory_and_no_others() {
+    for (near, expected) in HOSTS.into_iter().zip([
+        [&[][..], &[], &[], &[]],
+        [&[1], &[0], &[3], &[2]],
+        [&[1, 2, 3], &[0, 2, 3], &[0, 1, 3], &[0, 1, 2]],
+    ]) {
+        let Some(networks) = networks_near(4, near) else { return };
+        let tasks: Vec<Vec<usize>> = networks.iter().map(|(network, _)| network.near_for_test()).collect();
+        assert_eq!(tasks, expected);
+    }
+}
+
+/// A process that ends among the words of its neighbours, or is on another host than it says.
+#[test]
+fn a_neighbour_not_found_costs_the_memory_and_not_the_group() {
+    let mut hosts = hosts(&addresses(3));
+    for host in &mut hosts {
+        (host.greeting.near, host.greeting.digest) = (1, 8);
+    }
+    for absent in 0..3 {
+        let nears: Vec<Option<Near>> =
+            hosts.iter().map(|host| Near::open(&host.greeting).filter(|_| host.greeting.task != absent)).collect();
+        let met =
+            |own| Met { own, greetings: hosts.iter().map(|host| host.greeting.clone()).collect(), links: Vec::new() };
+        let begin = Instant::now();
+        thread::scope(|scope| {
+            for (own, near) in nears.into_iter().enumerate() {
+                let met = met(own);
+                scope.spawn(move || {
+                    let joined = near.map(|near| near.join(&met, Instant::now() + Duration::from_millis(300)));
+                    assert!(joined.flatten().is_none());
+                });
+            }
+        });
+        assert!(begin.elapsed() < LONG);
+    }
+}
+
+#[test]
+fn strangers_at_a_hub_get_nothing_and_harm_nobody() {
+    let mut hosts = hosts(&addresses(2));
+    for host in &mut hosts {
+        (host.greeting.near, host.greeting.digest) = (1, 9);
+    }
+    let nears: Vec<Near> = hosts.iter().map(|host| Near::open(&host.greeting).expect("a name")).collect();
+    let name = nears[0].name_for_test();
+    let strangers: Vec<_> = (0..200)
+        .map(|stranger: u8| {
+            let socket = socket::connect(&name).expect("a socket").expect("it listens");
+            let words: [&[u8]; 3] = [b"", b"GET / HTTP/1.1", &[stranger; 25]];
+            if let words @ [_, ..] = words[usize::from(stranger) % 3] {
+                assert!(socket::send(&socket, words, None).expect("it is taken"));
+            }
+            Some(socket).filter(|_| stranger < 50)
+        })
+        .collect();
+    let met = |own| Met { own, greetings: hosts.iter().map(|host| host.greeting.clone()).collect(), links: Vec::new() };
     thread::scope(|scope| {
-        for (own, (network, news)) in networks.into_iter().enumerate() {
+        for (own, near) in nears.into_iter().enumerate() {
+            let met = met(own);
             scope.spawn(move || {
-                for number in 0..MESSAGES {
-                    for process in (0..3).filter(|&process| process != own) {
-                        network.send(process, &[number as u8; HEAD], body(number));
-                    }
-                }
-                // Its messages still arrive.
-                drop(network);
-                let mut arrived = [0; 3];
-                for news in news {
-                    match news {
-                        News::Arrived { process, head, body: data } => {
-                            assert_eq!((head, data), ([arrived[process] as u8; HEAD], body(arrived[process])));
-                            arrived[process] += 1;
-                        }
-                        News::LeftBehind { process } => panic!("{process} goes on with all"),
-                        News::Gone { process, why, has_ended } => {
-                            assert_eq!((&why[..], has_ended, arrived[process]), ("it has left", true, MESSAGES));
-                        }
-                    }
-                }
+                let joined = near.join(&met, Instant::now() + LONG).expect("they share memory");
+                assert_eq!(joined.tasks().collect::<Vec<_>>(), [1 - own]);
             });
         }
+    });
+    drop(strangers);
+}
+
+#[test]
+fn a_hub_does_not_wait_for_an_ended_neighbour() {
+    let mut hosts = hosts(&addresses(3));
+    for host in &mut hosts {
+        (host.greeting.near, host.greeting.digest) = (1, 11);
+    }
+    let mut met = all(hosts.clone(), LONG, |_| Duration::ZERO);
+    let near = Near::open(&hosts[0].greeting).expect("a name");
+    // Task 2 has met the others, and ends before it comes to the hub.
+    drop(met.remove(2));
+    let begin = Instant::now();
+    assert!(near.join(met[0].as_ref().expect("all come"), begin + LONG).is_none());
+    assert!(begin.elapsed() < Duration::from_secs(2));
+}
+
+/// So the words on their way at a time are those to one process.
+#[test]
+fn a_hub_turns_to_the_next_neighbour_when_one_is_ready() {
+    let mut hosts = hosts(&addresses(3));
+    for host in &mut hosts {
+        (host.greeting.near, host.greeting.digest) = (1, 10);
+    }
+    let near = Near::open(&hosts[0].greeting).expect("a name");
+    let name = near.name_for_test();
+    let wake = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+    let say = |socket: &OwnedFd, kind: u8, task: u64, bytes: u128, wake: Option<BorrowedFd<'_>>| {
+        let word = [&[kind][..], &task.to_le_bytes(), &bytes.to_le_bytes()].concat();
+        assert!(socket::send(socket, &word, wake).expect("it is taken"));
+    };
+    let others = [1, 2].map(|task| {
+        let socket = socket::connect(&name).expect("a socket").expect("it listens");
+        say(&socket, b'C', task, 10, Some(wake.as_fd()));
+        socket
+    });
+    let read = |socket: &OwnedFd| {
+        let mut bytes = vec![0; MAX_BYTES];
+        match socket::receive(socket, &mut bytes) {
+            Received::Bytes(..) => Some(bytes[0]),
+            _ => None,
+        }
+    };
+    let hear = |socket: &OwnedFd| {
+        let until = Instant::now() + LONG;
+        loop {
+            match read(socket) {
+                Some(kind) => break kind,
+                None => assert!(Instant::now() < until, "it says nothing"),
+            }
+        }
+    };
+    let greetings = hosts.iter().map(|host| host.greeting.clone()).collect();
+    let met = Met { own: 0, greetings, links: Vec::new() };
+    thread::scope(|scope| {
+        let hub = scope.spawn(move || near.join(&met, Instant::now() + LONG));
+        for (place, socket) in others.iter().enumerate() {
+            assert_eq!([(); 3].map(|()| hear(socket)), *b"SWW");
+            thread::sleep(Duration::from_millis(20));
+            assert!(others[place + 1..].iter().all(|other| read(other).is_none()), "{place} is not ready");
+            say(socket, b'R', 0, 0, None);
+        }
+        assert_eq!(others.each_ref().map(hear), *b"GG");
+        assert!(hub.join().expect("no panic").is_some());
     });
 }
 
 #[test]
-fn messages_are_heard_by_ranks_awake_and_asleep() {
-    let Some(networks) = networks(2) else { return };
-    let rounds = 3000;
-    let play = |own: usize, (network, news): &(Network, Receiver<News>)| {
-        for round in 0..rounds {
-            if round % 2 == own {
-                network.send(1 - own, &[round as u8; HEAD], body(round));
-                continue;
-            }
-            // Awake for no time, for less than a message takes, for longer, or to the end.
-            let awake = Duration::from_micros([0, 3, 40, 2000][(round / 2 + own) % 4]);
-            let heard = Cell::new(None);
-            network.receive_until(Instant::now() + awake, &|| {
-                heard.set(news.try_recv().ok());
-                let found = heard.take();
-                let is_done = found.is_some();
-                heard.set(found);
-                is_done
-            });
-            let heard = heard.take().or_else(|| news.recv_timeout(LONG).ok());
-            let Some(News::Arrived { process, head, body: found }) = heard else { panic!("nothing in round {round}") };
-            assert_eq!((process, head[0], found), (1 - own, round as u8, body(round)));
-            if round % 97 == 0 {
-                thread::sleep(Duration::from_millis(2));
-            }
+fn nothing_is_sent_to_an_ended_neighbour() {
+    let Some(mut networks) = networks_near(3, HOSTS[2]) else { return };
+    drop(networks.remove(1));
+    let (network, news) = &networks[0];
+    assert!(matches!(news.recv_timeout(LONG), Ok(News::Gone { process: 1, .. })));
+    // Too late for memory, and the first one for the wire.
+    network.send(1, &[0; HEAD], body(4));
+    assert_eq!(network.pending_for_test(), 0);
+    network.send(2, &[7; HEAD], body(4));
+    assert!(matches!(networks[1].1.iter().nth(1), Some(News::Arrived { process: 0, head: [7, ..], .. })));
+}
+
+/// Neighbours have the descriptor that wakes a process, and may set it so that reading it waits.
+#[test]
+fn a_neighbour_cannot_let_another_one_wait() {
+    let Some(networks) = networks_near(2, HOSTS[2]) else { return };
+    for wake in networks[0].0.neighbours_for_test().wakes_for_test() {
+        fcntl_setfl(wake, OFlags::empty()).expect("it is this process's");
+    }
+    for round in 0..200 {
+        networks[round % 2].0.send(1 - round % 2, &[round as u8; HEAD], body(round));
+        let news = networks[1 - round % 2].1.recv_timeout(LONG);
+        assert!(matches!(news, Ok(News::Arrived { head, .. }) if head[0] == round as u8));
+        // Wakes it without a letter.
+        networks[0].0.order_for_test();
+    }
+}
+
+#[test]
+fn a_letter_of_a_wrong_sender_is_a_fault_of_the_neighbour() {
+    let Some(networks) = networks_near(3, HOSTS[2]) else { return };
+    let mut head = [0; 96];
+    head[0] = 2;
+    // As 1 would if it were 2.
+    let near = networks[1].0.neighbours_for_test();
+    near.letters_for_test().send(0, &head, Vec::new(), |_| {}).expect("there is a ring");
+    networks[1].0.send(0, &[1; HEAD], Vec::new());
+    networks[2].0.send(0, &[2; HEAD], Vec::new());
+    let news = || networks[0].1.recv_timeout(LONG).expect("news");
+    assert!(matches!(news(), News::Arrived { process: 2, head: [2, ..], .. }), "nothing of 1 is read any more");
+    match news() {
+        News::Gone { process: 1, why, has_ended: false } => {
+            assert_eq!(why, "the wire has failed: it writes nonsense into shared memory");
         }
-    };
-    thread::scope(|scope| {
-        let others = networks.into_iter().enumerate();
-        let threads: Vec<_> = others.map(|(own, network)| scope.spawn(move || play(own, &network))).collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no process panics"));
-    });
+        _ => panic!("other news"),
+    }
+}
+
+#[test]
+fn messages_are_heard_by_ranks_awake_and_asleep() {
+    for near in [HOSTS[0], HOSTS[2]] {
+        let Some(networks) = networks_near(2, near) else { return };
+        let rounds = 3000;
+        let play = |own: usize, (network, news): &(Network, Receiver<News>)| {
+            for round in 0..rounds {
+                if round % 2 == own {
+                    network.send(1 - own, &[round as u8; HEAD], body(round));
+                    continue;
+                }
+                // Awake for no time, for less than a message takes, for longer, or to the end.
+                let awake = Duration::from_micros([0, 3, 40, 2000][(round / 2 + own) % 4]);
+                let heard = Cell::new(None);
+                network.receive_until(Instant::now() + awake, &|| {
+                    heard.set(news.try_recv().ok());
+                    let found = heard.take();
+                    let is_done = found.is_some();
+                    heard.set(found);
+                    is_done
+                });
+                let heard = heard.take().or_else(|| news.recv_timeout(LONG).ok());
+                let Some(News::Arrived { process, head, body: found }) = heard else {
+                    panic!("nothing in round {round}")
+                };
+                assert_eq!((process, head[0], found), (1 - own, round as u8, body(round)));
+                if round % 97 == 0 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let others = networks.into_iter().enumerate();
+            let threads: Vec<_> = others.map(|(own, network)| scope.spawn(move || play(own, &network))).collect();
+            threads.into_iter().for_each(|thread| thread.join().expect("no process panics"));
+        });
+    }
 }
 
 /// Other words of a process may never arrive if it ends then.
 #[test]
 fn a_process_left_behind_hears_of_it_before_the_end() {
-    let Some(mut networks) = networks(3) else { return };
-    let (second, _news) = networks.remove(1);
-    second.leave_behind(0);
-    second.links_for_test().iter().flatten().for_each(|link| _ = link.shutdown(std::net::Shutdown::Both));
-    let news: Vec<News> = networks[0].1.iter().take(2).collect();
-    assert!(matches!(news[..], [News::LeftBehind { process: 1 }, News::Gone { process: 1, has_ended: true, .. }]));
-    assert!(matches!(networks[1].1.recv_timeout(LONG), Ok(News::Gone { process: 1, has_ended: true, .. })));
+    for near in HOSTS {
+        let Some(mut networks) = networks_near(3, near) else { return };
+        let (second, _news) = networks.remove(1);
+        second.leave_behind(0);
+        second.links_for_test().iter().flatten().for_each(|link| _ = link.shutdown(std::net::Shutdown::Both));
+        let news: Vec<News> = networks[0].1.iter().take(2).collect();
+        assert!(matches!(news[..], [News::LeftBehind { process: 1 }, News::Gone { process: 1, has_ended: true, .. }]));
+        assert!(matches!(networks[1].1.recv_timeout(LONG), Ok(News::Gone { process: 1, has_ended: true, .. })));
+    }
 }
 
 #[test]
@@ -319,15 +549,17 @@ fn a_process_tells_of_the_states_of_those_on_its_host() {
 
 #[test]
 fn a_process_ending_without_a_farewell_is_gone_at_once() {
-    let Some(mut networks) = networks(3) else { return };
-    let (second, _news) = networks.remove(1);
-    networks[0].0.send(1, &[0; HEAD], body(2));
-    // As the system does when a process ends.
-    second.links_for_test().iter().flatten().for_each(|link| _ = link.shutdown(std::net::Shutdown::Both));
-    for (_, news) in &networks {
-        match news.recv_timeout(LONG).expect("news of process 1") {
-            News::Gone { process: 1, why, has_ended: true } => assert_eq!(why, "its process has ended"),
-            _ => panic!("other news"),
+    for near in HOSTS {
+        let Some(mut networks) = networks_near(3, near) else { return };
+        let (second, _news) = networks.remove(1);
+        networks[0].0.send(1, &[0; HEAD], body(2));
+        // As the system does when a process ends.
+        second.links_for_test().iter().flatten().for_each(|link| _ = link.shutdown(std::net::Shutdown::Both));
+        for (_, news) in &networks {
+            match news.recv_timeout(LONG).expect("news of process 1") {
+                News::Gone { process: 1, why, has_ended: true } => assert_eq!(why, "its process has ended"),
+                _ => panic!("other news"),
+            }
         }
     }
 }
@@ -347,7 +579,7 @@ fn a_process_ending_before_its_wire_is_reached_is_lost_to_the_others() {
         .zip(wires)
         .map(|(met, wire)| {
             let (sender, receiver) = mpsc::channel();
-            (Network::start(wire, met, move |news| _ = sender.send(news)).expect("one is lost"), receiver)
+            (Network::start(wire, met, None, move |news| _ = sender.send(news)).expect("one is lost"), receiver)
         })
         .collect();
     for (_, news) in &both {
@@ -359,26 +591,28 @@ fn a_process_ending_before_its_wire_is_reached_is_lost_to_the_others() {
 
 #[test]
 fn words_in_pieces_or_without_a_meaning_harm_no_other_link() {
-    let Some(networks) = networks(3) else { return };
-    let write = |kind: u8, number: u64| {
-        let mut link = networks[1].0.links_for_test()[0].as_ref().expect("a link with process 0");
-        for byte in [kind].into_iter().chain(number.to_le_bytes()) {
-            link.write_all(&[byte]).expect("room for a byte");
-            thread::sleep(Duration::from_millis(1));
+    for near in HOSTS {
+        let Some(networks) = networks_near(3, near) else { return };
+        let write = |kind: u8, number: u64| {
+            let mut link = networks[1].0.links_for_test()[0].as_ref().expect("a link with process 0");
+            for byte in [kind].into_iter().chain(number.to_le_bytes()) {
+                link.write_all(&[byte]).expect("room for a byte");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        // Questions about processes, and answers, with numbers of no process and no state.
+        for kind in [b'Q', b'A'] {
+            [u64::MAX, 1 << 40, 3 << 8, 3, 1 << 8 | 7].into_iter().for_each(|number| write(kind, number));
         }
-    };
-    // Questions about processes, and answers, with numbers of no process and no state.
-    for kind in [b'Q', b'A'] {
-        [u64::MAX, 1 << 40, 3 << 8, 3, 1 << 8 | 7].into_iter().for_each(|number| write(kind, number));
+        networks[1].0.send(0, &[0; HEAD], body(2));
+        let news = || networks[0].1.recv_timeout(LONG).expect("news of a process");
+        assert!(matches!(news(), News::Arrived { process: 1, .. }));
+        write(b'?', 0);
+        match news() {
+            News::Gone { process: 1, why, has_ended: false } => assert_eq!(why, "its link carries nonsense"),
+            _ => panic!("other news"),
+        }
+        networks[2].0.send(0, &[0; HEAD], body(2));
+        assert!(matches!(news(), News::Arrived { process: 2, .. }));
     }
-    networks[1].0.send(0, &[0; HEAD], body(2));
-    let news = || networks[0].1.recv_timeout(LONG).expect("news of a process");
-    assert!(matches!(news(), News::Arrived { process: 1, .. }));
-    write(b'?', 0);
-    match news() {
-        News::Gone { process: 1, why, has_ended: false } => assert_eq!(why, "its link carries nonsense"),
-        _ => panic!("other news"),
-    }
-    networks[2].0.send(0, &[0; HEAD], body(2));
-    assert!(matches!(news(), News::Arrived { process: 2, .. }));
 }

@@ -1,6 +1,6 @@
 //! The settings of a group of processes.
 
-use super::roster::Job;
+use super::roster::{Job, Locality};
 use crate::{ClusterResolver, CommunicationOptions, Result, comm::options};
 use consonance_kernels::shm::Shape;
 use std::{fmt, sync::Arc, time::Duration};
@@ -15,7 +15,7 @@ pub struct ProcessGroupBuilder {
     pub(super) timeout: Duration,
     pub(super) staging_bytes: usize,
     pub(super) reads_directly: Option<bool>,
-    pub(super) over_wire: bool,
+    pub(super) locality: Locality,
     pub(super) on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -32,7 +32,7 @@ impl ProcessGroupBuilder {
             timeout: options::DEFAULT_TIMEOUT,
             staging_bytes: Shape::STAGING_BYTES,
             reads_directly: None,
-            over_wire: false,
+            locality: Locality::Memory,
             on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
         }
     }
@@ -77,11 +77,11 @@ impl ProcessGroupBuilder {
         self
     }
 
-    /// Sets whether the processes meet at their addresses and send their data over a network, as
-    /// those of several hosts do, even if all are on this host. By default they share memory there.
+    /// Sets whether the processes meet at their addresses and send all data over a network, also
+    /// those of one host. By default these share memory, alone or among processes of other hosts.
     /// Results do not depend on it. All processes must set the same. A group
-    /// [by an id](crate::ProcessGroup::with_id) takes no notice of it. `CONSONANCE_WIRE`, `ucx` or
-    /// `mpi`, does the same for all groups.
+    /// [by an id](crate::ProcessGroup::with_id) of one host takes no notice of it. If
+    /// `CONSONANCE_WIRE` is set to `ucx` or `mpi`, other groups of one host do the same.
     ///
     /// ```
     /// use consonance::{ProcessGroup, TfConfigClusterResolver};
@@ -90,7 +90,7 @@ impl ProcessGroupBuilder {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn over_wire(mut self, over_wire: bool) -> Self {
-        self.over_wire = over_wire;
+        self.locality = if over_wire { Locality::Wire } else { Locality::Memory };
         self
     }
 

@@ -10,7 +10,7 @@ use super::{
     links::{Links, in_replicas},
     process_group::{Generation, Means, Member, ProcessGroup},
     role::host_name,
-    roster::{Roster, Way, chosen_wire},
+    roster::{Locality, Roster, Way, chosen_wire},
 };
 use crate::{
     Communicator, Error, Result,
@@ -22,8 +22,8 @@ use crate::{
 use consonance_kernels::{
     bootstrap::Waiting,
     hosts::{
-        Claim, Greeting, Host, MOST, Met, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
-        place as place_of_ids, serve,
+        Claim, Greeting, Host, MOST, Met, Near, Neighbours, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
+        near as near_memory, place as place_of_ids, serve,
     },
     wire::{Kind, Wire, world_of_mpi},
 };
@@ -41,6 +41,13 @@ const START_OF_MPI: Duration = Duration::from_secs(60);
 type Entered = (Arc<Generation>, Vec<Communicator>, Links);
 
 impl ProcessGroupBuilder {
+    /// Sets the host that this process plays to be on, among others of this one. For tests.
+    #[doc(hidden)]
+    pub fn plays_host(mut self, host: usize) -> Self {
+        self.locality = Locality::Played(host);
+        self
+    }
+
     /// Forms the group of processes that meet at addresses.
     pub(super) fn join_hosts(&self, call: &'static str, place: &Roster) -> Result<Entered> {
         options::settle(call)?;
@@ -53,7 +60,8 @@ impl ProcessGroupBuilder {
             |problem: String, missing| Error::Meeting { call, task: place.own_task().to_owned(), problem, missing };
         let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
         let deadline = Instant::now() + self.timeout;
-        let (kinds, limit) = match chosen_wire()? {
+        let chosen = chosen_wire()?;
+        let (kinds, limit) = match chosen {
             Some(kind) => (vec![kind], self.timeout),
             // A child of a launcher's process has the same variables, but another place.
             None if world_of_mpi() == Some((place.own, size)) => {
@@ -64,17 +72,27 @@ impl ProcessGroupBuilder {
         let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
         let wire = wire.map_err(|absent| not_met(absent.to_string(), Vec::new()))?;
         let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
-        let greeting = Greeting {
+        let near = match self.locality {
+            Locality::Played(played) => 1 + played as u64,
+            Locality::Memory => near_memory(&host),
+            Locality::Wire => 0,
+        };
+        let mut greeting = Greeting {
             digest: place.digest,
             task: place.own,
             tasks: place.tasks.len(),
             replicas: self.replicas,
             pid: process::id(),
             place: place_of_ids(&host),
+            near,
             host,
             wire: wire.name(),
             address: wire.address().to_vec(),
         };
+        let near = Near::open(&greeting);
+        if near.is_none() {
+            greeting.near = 0;
+        }
         let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
         let (names, refused) = (place.tasks.clone(), |error: NotMet| not_met(error.problem, error.missing));
         let met = match &place.way {
@@ -105,11 +123,14 @@ impl ProcessGroupBuilder {
                 meet_at(&Host { greeting, names, addresses }, listener, deadline, tell).map_err(refused)?
             }
         };
-        self.enter_hosts(place, wire, met)
+        // A group on one host has a wire where it is asked for, to be used.
+        let is_on_one_host = met.greetings.iter().all(|one| one.near == met.greetings[place.own].near);
+        let near = near.filter(|_| chosen.is_none() || !is_on_one_host).and_then(|near| near.join(&met, deadline));
+        self.enter_hosts(place, wire, met, near)
     }
 
     /// Enters the group of processes that have met.
-    fn enter_hosts(&self, place: &Roster, wire: Wire, met: Met) -> Result<Entered> {
+    fn enter_hosts(&self, place: &Roster, wire: Wire, met: Met, near: Option<Neighbours>) -> Result<Entered> {
         let mut next = 0;
         let processes = met.greetings.iter().zip(&place.tasks).map(|(greeting, task)| {
             let ranks = next..next + greeting.replicas;
@@ -117,7 +138,8 @@ impl ProcessGroupBuilder {
             Process { name: format!("{task}, process {} on {}", greeting.pid, greeting.host), ranks }
         });
         let processes: Vec<Process> = processes.collect();
-        let hosts = connect(wire, met, processes).map_err(|error| Error::system("connect the processes", error))?;
+        let hosts =
+            connect(wire, met, near, processes).map_err(|error| Error::system("connect the processes", error))?;
         let all: Vec<usize> = (0..place.tasks.len()).collect();
         let configuration = self.options.configuration();
         let control = Communicator::on(hosts.control(), configuration);

@@ -245,7 +245,7 @@ impl ProcessGroupBuilder {
     ///   of the program has taken a task.
     /// * [`Error::System`] if the system has no memory.
     pub fn join(self) -> Result<ProcessGroup> {
-        let place = self.job.place(self.over_wire)?;
+        let place = self.job.place(self.locality)?;
         if self.replicas == 0 {
             return Err(Error::invalid(CALL, "replicas", "at least one", "0"));
         }

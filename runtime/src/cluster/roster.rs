@@ -34,6 +34,17 @@ pub(super) enum Job {
     },
 }
 
+/// The way of data between processes of one host, if the group has a wire.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Locality {
+    /// Through memory that they share.
+    Memory,
+    /// Over the wire, as to other hosts.
+    Wire,
+    /// As between the hosts of this number and others that they play. For tests.
+    Played(usize),
+}
+
 /// The way in which the processes of a job find each other.
 pub(super) enum Way {
     /// By a name on this host, whose memory they share.
@@ -63,12 +74,12 @@ impl Job {
         matches!(self, Job::Id { is_private: true, .. })
     }
 
-    /// Returns the place of this process. `over_wire`: the processes use a wire, also on one host.
-    pub(super) fn place(&self, over_wire: bool) -> Result<Roster> {
+    /// Returns the place of this process, whose job may use a wire on one host, too.
+    pub(super) fn place(&self, locality: Locality) -> Result<Roster> {
         match self {
             Job::Cluster(resolver) => {
                 let role = Role::of(CALL, &**resolver)?;
-                let way = match role.is_shared() && wants_wire(over_wire || role.spans_hosts())? {
+                let way = match role.is_shared() && wants_wire(locality != Locality::Memory || role.spans_hosts())? {
                     true => Way::Addresses(role.workers().iter().map(|(_, address)| address.clone()).collect()),
                     false => Way::Host,
                 };

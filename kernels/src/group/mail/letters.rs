@@ -5,8 +5,8 @@
 //! receiver. The first cell has the head, and the body, too, if both fit. The next cells have the
 //! body. Letters arrive in the order in which they were sent.
 //!
-//! A sender waits for no other process. It keeps what finds no room, and writes that when cells were
-//! taken. So one thread of each process repeats this, without an end:
+//! A sender waits for no other process. It keeps what finds no room, and writes that when cells
+//! were taken. So one thread of each process repeats this, without an end:
 //!
 //! 1. It calls [`Letters::advance`] for all others.
 //! 2. It calls [`Letters::may_sleep`]. On `false` it begins again.
@@ -294,7 +294,8 @@ impl Letters {
         }
     }
 
-    /// Takes note that a process has ended. What waits for it, and comes for it later, goes nowhere.
+    /// Takes note that a process has ended. What waits for it, or is sent to it later, goes
+    /// nowhere.
     pub fn part(&self, peer: usize) {
         self.receiver(peer).is_over = true;
         let mut sender = self.sender(peer);
@@ -374,10 +375,10 @@ impl Receiver {
                 _ => return Err(Unreadable::Corrupt),
             }
             self.reader.take(ends);
-            if let Some((head, body, _)) = self.begun.take_if(|(.., missing)| *missing == 0) {
-                if !take(head, body) {
-                    return Err(Unreadable::Corrupt);
-                }
+            if let Some((head, body, _)) = self.begun.take_if(|(.., missing)| *missing == 0)
+                && !take(head, body)
+            {
+                return Err(Unreadable::Corrupt);
             }
         }
         Ok(limit)

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Error, Result};
 use consonance_kernels::{
-    hosts::{HEAD, Head, Met, Network, News},
+    hosts::{HEAD, Head, Met, Neighbours, Network, News},
     os::{process_state::ProcessState, thread_pool::cores_of},
     wire::Wire,
 };
@@ -30,11 +30,16 @@ pub(crate) struct Process {
 /// groups of all ranks have numbers from 0.
 const CONTROL: u64 = u64::MAX;
 
-/// Connects processes that have met.
+/// Connects processes that have met. This one shares memory with those `near`.
 ///
 /// # Errors
 /// The system's, and the wire's if it cannot reach a process.
-pub(crate) fn connect(wire: Wire, met: Met, processes: Vec<Process>) -> io::Result<Arc<Hosts>> {
+pub(crate) fn connect(
+    wire: Wire,
+    met: Met,
+    near: Option<Neighbours>,
+    processes: Vec<Process>,
+) -> io::Result<Arc<Hosts>> {
     let own = met.own;
     let (local, size) = (processes[own].ranks.clone(), processes.last().map_or(0, |last| last.ranks.end));
     let of_host = || met.greetings.iter().filter(|greeting| greeting.place == met.greetings[own].place);
@@ -44,7 +49,7 @@ pub(crate) fn connect(wire: Wire, met: Met, processes: Vec<Process>) -> io::Resu
     let processes: Arc<[Process]> = processes.into();
     let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));
     let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
-    let network = Network::start(wire, met, move |news| arriving.take(news))?;
+    let network = Network::start(wire, met, near, move |news| arriving.take(news))?;
     Ok(Arc::new(Hosts { own, inboxes, processes, ends, network, waits_awake }))
 }
 
