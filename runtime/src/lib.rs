@@ -86,6 +86,7 @@ pub use cluster::{
 };
 #[cfg(target_os = "linux")]
 pub use cluster::{group_builder::ProcessGroupBuilder, process_group::ProcessGroup, unique_id::UniqueId};
+pub use comm::accumulator::Accumulator;
 pub use comm::communicator::Communicator;
 pub use comm::mailbox::{Mailbox, MessageType};
 pub use comm::options::{CommunicationOptions, Implementation};

@@ -468,7 +468,7 @@ impl Communicator {
     /// Returns the error of an earlier call, if this rank was not told of it yet. The last call has
     /// been made all the same, so that the ranks stay in step; a mismatch in it is told next.
     #[inline]
-    fn hear(&mut self, done: Result<()>) -> Result<()> {
+    pub(super) fn hear(&mut self, done: Result<()>) -> Result<()> {
         if self.defers {
             return done;
         }

@@ -13,6 +13,8 @@ pub(crate) mod engine;
 mod observed;
 pub(crate) mod communicator;
 mod slices;
+pub(crate) mod accumulator;
+mod accumulated;
 mod bytes;
 #[cfg(feature = "serde")]
 mod objects;

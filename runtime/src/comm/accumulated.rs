@@ -1,0 +1,421 @@
+//! Reductions of ranks that have different numbers of contributions.
+//!
+//! The ranks tell each other their runs of leaves, and each one computes the nodes of all. Few
+//! bytes: every rank gets the nodes of all ranks. Otherwise rank `r` gets block `r` of all nodes:
+//! the first nodes of all ranks in one exchange, the second nodes in the next one, and so on, in
+//! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
+
+use super::{accumulator::Accumulator, agreement::Agreement, call::Call};
+use crate::{Communicator, Error, Result};
+use consonance_kernels::{
+    cpu::reduce::{Accumulation, Node, Part, Source, nodes},
+    digest::mix,
+    group::Reason,
+    memory::{HostBuf, HostBufMut, HostMemory},
+};
+use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, partition};
+use std::{io, ops::Range};
+
+/// Up to so many bytes of the nodes of a rank, every rank gets all nodes.
+const SHORT_BYTES: usize = 8 << 10;
+
+/// Marks the calls on leaves among other calls of their kind.
+const ON_LEAVES: u64 = 0x6c65_6176_6573;
+
+/// A rank's last leaf, and the place of the result.
+enum Ends<'a> {
+    /// The result takes the place of the leaf.
+    InPlace(HostBufMut<'a>),
+    Apart(HostBuf<'a>, Option<HostBufMut<'a>>),
+}
+
+impl<'a> Ends<'a> {
+    fn last(&self) -> HostBuf<'_> {
+        match self {
+            Ends::InPlace(data) => data.as_buf(),
+            Ends::Apart(last, _) => *last,
+        }
+    }
+
+    fn into_recv(self) -> Option<HostBufMut<'a>> {
+        match self {
+            Ends::InPlace(data) => Some(data),
+            Ends::Apart(_, recv) => recv,
+        }
+    }
+}
+
+impl Communicator {
+    /// Combines the leaves of all ranks: those that were added to `sum`, and `last`, this rank's
+    /// last one. Writes the result to each rank's `last`. If this rank has no leaves, `last` is
+    /// room for the result. Each leaf has one place in the order of the sum, so the result has the
+    /// bits of an [`all_reduce`](Communicator::all_reduce) with a rank for each leaf. Afterwards
+    /// `sum` has no leaves.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if a leaf is missing, if `last` has another count, or if the result
+    /// is of another type (the mean of integers); [`Error::Mismatch`] of the argument `leaves` if
+    /// the ranks' runs do not follow each other; otherwise as
+    /// [`all_reduce`](Communicator::all_reduce). After these errors `sum` is as before.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<f32>("mean", 2, 0..3, 3)?;
+    /// for _step in 0..2 {
+    ///     sum.add(&[1.0, 2.0])?;
+    ///     sum.add(&[2.0, 4.0])?;
+    ///     let mut last = [6.0, 9.0];
+    ///     alone.all_reduce_accumulated(&mut sum, &mut last)?;
+    ///     assert_eq!(last, [3.0, 5.0]);
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn all_reduce_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
+        self.accumulated(Kind::AllReduce, sum, Ends::InPlace(last.into()), 0)
+    }
+
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result in
+    /// `recv`: for the mean of integers, too.
+    ///
+    /// # Errors
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<i8>("mean", 1, 0..2, 2)?;
+    /// sum.add(&[127])?;
+    /// let mut mean = [0.0f32];
+    /// alone.all_reduce_accumulated_into(&mut sum, &[126], &mut mean)?;
+    /// assert_eq!(mean, [126.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_reduce_accumulated_into<T: Element, R: Element>(
+        &mut self,
+        sum: &mut Accumulator<T>,
+        last: &[T],
+        recv: &mut [R],
+    ) -> Result<()> {
+        self.accumulated(Kind::AllReduce, sum, Ends::Apart(last.into(), Some(recv.into())), 0)
+    }
+
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result on
+    /// `root` alone. The other ranks' `last` is not changed.
+    ///
+    /// # Errors
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<f64>("sum", 1, 0..2, 2)?;
+    /// sum.add(&[1.5])?;
+    /// let mut last = [2.0];
+    /// alone.reduce_accumulated(&mut sum, &mut last, 0)?;
+    /// assert_eq!(last, [3.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_accumulated<T: Element>(
+        &mut self,
+        sum: &mut Accumulator<T>,
+        last: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        let ends = match self.rank() == root {
+            true => Ends::InPlace(last.into()),
+            false => Ends::Apart((&*last).into(), None),
+        };
+        self.accumulated(Kind::Reduce, sum, ends, root)
+    }
+
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with block `r` of the
+    /// result in block `r` of rank `r`'s `last`. The rest of `last` is not changed. Blocks are
+    /// even: the count is a multiple of the number of ranks.
+    ///
+    /// # Errors
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut greatest = alone.accumulator::<i32>("max", 2, 0..2, 2)?;
+    /// greatest.add(&[1, 9])?;
+    /// let mut last = [4, 5];
+    /// alone.reduce_scatter_accumulated(&mut greatest, &mut last)?;
+    /// assert_eq!(last, [4, 9]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_scatter_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
+        self.accumulated(Kind::ReduceScatter, sum, Ends::InPlace(last.into()), 0)
+    }
+
+    fn accumulated<T: Element>(
+        &mut self,
+        kind: Kind,
+        sum: &mut Accumulator<T>,
+        ends: Ends<'_>,
+        root: usize,
+    ) -> Result<()> {
+        if let Err(error) = self.check_ends(kind, &sum.sum, &ends, root) {
+            let error = error.of_replica(self.rank());
+            let _ = self.refuse(kind, &error);
+            return Err(error);
+        }
+        let done = self.combine_leaves(kind, sum, ends, root);
+        self.hear(done)
+    }
+
+    /// Checks what is invalid whatever the other ranks pass.
+    fn check_ends(&self, kind: Kind, sum: &Accumulation, ends: &Ends<'_>, root: usize) -> Result<()> {
+        let invalid = |argument: &str, expected: String, found: String| {
+            Err(Error::invalid(kind.name(), argument, expected, found))
+        };
+        let elements = |count: usize| format!("{count} elements");
+        let (count, most, size) = (sum.count(), sum.run().len().saturating_sub(1), self.size());
+        if ends.last().count() != count {
+            return invalid("last", elements(count), elements(ends.last().count()));
+        }
+        if sum.added() != most {
+            return invalid("leaves", format!("{most} leaves before the last"), format!("{} leaves", sum.added()));
+        }
+        if root >= size {
+            return invalid("root", format!("a rank below {size}"), root.to_string());
+        }
+        if kind == Kind::ReduceScatter && !count.is_multiple_of(size) {
+            return invalid("last", format!("a multiple of {size} elements"), elements(count));
+        }
+        let (op, output) = (sum.reducer().op(), sum.reducer().output());
+        match ends {
+            Ends::InPlace(data) if data.dtype() != output => {
+                let found = format!("{op}, whose result is {output}");
+                invalid("op", format!("an operation whose result is {}", data.dtype()), found)
+            }
+            Ends::Apart(_, Some(recv)) if recv.dtype() != output => {
+                invalid("recv", format!("elements of {output}"), format!("elements of {}", recv.dtype()))
+            }
+            Ends::Apart(_, Some(recv)) if recv.count() != count => {
+                invalid("recv", elements(count), elements(recv.count()))
+            }
+            Ends::InPlace(_) | Ends::Apart(..) => Ok(()),
+        }
+    }
+
+    /// Executes a call of which this rank's arguments are valid.
+    fn combine_leaves<T: Element>(
+        &mut self,
+        kind: Kind,
+        Accumulator { sum, received, .. }: &mut Accumulator<T>,
+        ends: Ends<'_>,
+        root: usize,
+    ) -> Result<()> {
+        let call = Leaves {
+            kind,
+            op: sum.reducer().op(),
+            input: sum.reducer().input(),
+            count: sum.count(),
+            root: (kind == Kind::Reduce).then_some(root),
+            of: sum.of(),
+        };
+        let owned = self.tell_leaves(&call, sum.run())?;
+        if !sum.run().is_empty() {
+            sum.add(ends.last());
+        }
+        let recv = ends.into_recv();
+        let done = self.combine_nodes(&call, sum, received, &owned, recv);
+        sum.clear();
+        done
+    }
+
+    /// Tells the other ranks this rank's run, and returns the nodes of each rank.
+    fn tell_leaves(&mut self, call: &Leaves, run: Range<usize>) -> Result<Vec<Vec<Range<usize>>>> {
+        let own = [run.start as u64, run.end as u64];
+        let mut runs = vec![[0u64; 2]; self.size()];
+        let recv = runs.as_flattened_mut().into();
+        let told = Call::AllGather { send: Some(own.as_slice().into()), recv, counts: None };
+        call.step(self, DType::U64, told)?;
+        if let Some(error) = call.gap(&runs) {
+            if let Error::Mismatch { replica, .. } = error {
+                self.engine.blame(replica);
+            }
+            return Err(error);
+        }
+        let nodes_of = |run: &[u64; 2]| nodes(call.of, std::slice::from_ref(&(run[0] as usize..run[1] as usize)));
+        Ok(runs.iter().map(nodes_of).collect())
+    }
+
+    /// Combines the nodes of all ranks. Without `recv` this rank gets no result.
+    fn combine_nodes(
+        &mut self,
+        call: &Leaves,
+        sum: &Accumulation,
+        received: &mut Vec<u8>,
+        owned: &[Vec<Range<usize>>],
+        recv: Option<HostBufMut<'_>>,
+    ) -> Result<()> {
+        let (rank, size, count, reducer) = (self.rank(), self.size(), sum.count(), sum.reducer());
+        let bytes = |count: usize| reducer.accumulator_bytes(count);
+        let blocks: Vec<Range<usize>> = (0..size).map(|rank| partition::block(count, size, rank)).collect();
+        let own = blocks[rank].clone();
+        let most = owned.iter().map(Vec::len).max().unwrap_or(0);
+        let is_short = most * bytes(count) <= SHORT_BYTES;
+        let part = if is_short { 0..count } else { own.clone() };
+        self.make_room(received, owned.iter().map(Vec::len).sum(), bytes(part.len()))?;
+        let sources = match is_short {
+            true => self.gather_nodes(call, sum, received, owned)?,
+            false => self.scatter_nodes(call, sum, received, owned, &blocks)?,
+        };
+        let shape = reducer.shape(call.of, &sources).expect("the runs of all ranks have each leaf once");
+        let wanted = if call.kind == Kind::ReduceScatter { own.clone() } else { part.clone() };
+        let range = bytes(wanted.start - part.start)..bytes(wanted.end - part.start);
+        let node = |node: usize| &received[node * bytes(part.len())..][range.clone()];
+        let values: Vec<Source<'_>> = (0..sources.len()).map(|place| Source::Accumulators(node(place))).collect();
+        let finish = |target: &mut HostBufMut<'_>| shape.finish(&values, target, call.of as u64);
+        let counts: Vec<usize> = blocks.iter().map(Range::len).collect();
+        match (recv, call.kind) {
+            (Some(recv), Kind::ReduceScatter) => finish(&mut recv.slice(own)),
+            (Some(mut recv), _) if is_short => finish(&mut recv),
+            (None, _) if is_short => {}
+            (Some(mut recv), Kind::AllReduce) => {
+                finish(&mut recv.reborrow().slice(own));
+                call.step(
+                    self,
+                    reducer.output(),
+                    Call::AllGather { send: None, recv: recv.into(), counts: Some(&counts) },
+                )?;
+            }
+            (Some(mut recv), _) => {
+                finish(&mut recv.reborrow().slice(own));
+                let (counts, root) = (Some(counts.as_slice()), rank);
+                call.step(self, reducer.output(), Call::Gather { send: None, recv: Some(recv.into()), counts, root })?;
+            }
+            (None, _) => {
+                let mut result = self.room_or_abort(|| HostMemory::try_unspecified(reducer.output(), own.len()))?;
+                finish(&mut result.as_buf_mut());
+                let (counts, root) = (Some(counts.as_slice()), call.root.unwrap_or(0));
+                let send = Some(result.as_buf().into());
+                call.step(self, reducer.output(), Call::Gather { send, recv: None, counts, root })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all nodes of all ranks to each rank, and returns them in the order in which they
+    /// arrive.
+    fn gather_nodes(
+        &mut self,
+        call: &Leaves,
+        sum: &Accumulation,
+        received: &mut [u8],
+        owned: &[Vec<Range<usize>>],
+    ) -> Result<Vec<Node>> {
+        let bytes = sum.reducer().accumulator_bytes(sum.count());
+        let counts: Vec<usize> = owned.iter().map(|nodes| nodes.len() * bytes).collect();
+        let (send, recv) = (Some(sum.values().into()), received.into());
+        call.step(self, DType::U8, Call::AllGather { send, recv, counts: Some(&counts) })?;
+        Ok(owned.iter().flatten().map(kept).collect())
+    }
+
+    /// Gives block `r` of all nodes of all ranks to rank `r`, and returns the nodes in the order in
+    /// which they arrive.
+    fn scatter_nodes(
+        &mut self,
+        call: &Leaves,
+        sum: &Accumulation,
+        received: &mut [u8],
+        owned: &[Vec<Range<usize>>],
+        blocks: &[Range<usize>],
+    ) -> Result<Vec<Node>> {
+        let (rank, bytes) = (self.rank(), |count: usize| sum.reducer().accumulator_bytes(count));
+        let (mut rest, mut sources) = (received, Vec::new());
+        for place in 0..owned.iter().map(Vec::len).max().unwrap_or(0) {
+            let part = |is_there: bool, block: usize| if is_there { bytes(blocks[block].len()) } else { 0 };
+            let sent: Vec<usize> = (0..blocks.len()).map(|to| part(owned[rank].len() > place, to)).collect();
+            let wanted: Vec<usize> = owned.iter().map(|nodes| part(nodes.len() > place, rank)).collect();
+            let recv = rest.split_off_mut(..wanted.iter().sum()).expect("room for all nodes");
+            let all = bytes(sum.count());
+            let own = sum.values().get(place * all..(place + 1) * all).unwrap_or_default();
+            let (send, counts) = (Some(own.into()), Some((sent.as_slice(), wanted.as_slice())));
+            call.step(self, DType::U8, Call::AllToAll { send, recv: recv.into(), counts })?;
+            sources.extend(owned.iter().filter_map(|nodes| nodes.get(place)).map(kept));
+        }
+        Ok(sources)
+    }
+
+    /// Makes room for so many nodes of this many bytes.
+    fn make_room(&self, room: &mut Vec<u8>, nodes: usize, bytes: usize) -> Result<()> {
+        let bytes = nodes.saturating_mul(bytes);
+        self.room_or_abort(|| {
+            room.clear();
+            room.try_reserve_exact(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+        })?;
+        room.resize(bytes, 0);
+        Ok(())
+    }
+
+    /// Returns memory for a call that the other ranks make already. If there is none, ends the
+    /// group: the other ranks wait for data that this rank will not send.
+    fn room_or_abort<M>(&self, make: impl FnOnce() -> io::Result<M>) -> Result<M> {
+        make().map_err(|source| {
+            self.engine.abort_handle().abort(Reason::Memory);
+            Error::system("allocate memory for the nodes of other replicas", source)
+        })
+    }
+}
+
+/// A call on leaves.
+struct Leaves {
+    kind: Kind,
+    op: ReduceOp,
+    /// The element type of the leaves.
+    input: DType,
+    /// The number of elements of a leaf.
+    count: usize,
+    root: Option<usize>,
+    /// The number of leaves of all ranks.
+    of: usize,
+}
+
+impl Leaves {
+    /// Executes a step of the call, which moves elements of `dtype`. The ranks compare the call in
+    /// each.
+    fn step(&self, communicator: &mut Communicator, dtype: DType, step: Call<'_>) -> Result<()> {
+        let Leaves { kind, op, input, count, root, of } = *self;
+        let say = |argument: &str, value: String| (argument.to_owned(), value);
+        let describe = || {
+            let (leaves, count) = (format!("of {of}"), count.to_string());
+            vec![say("leaves", leaves), say("dtype", input.to_string()), say("count", count)]
+        };
+        let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES));
+        let agreement = Agreement { call: Some(kind), ..Agreement::new(digest, &describe) };
+        let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(kind) };
+        agreement.sign(&mut signature);
+        communicator.step(step, &signature, &agreement)
+    }
+
+    /// Returns the error of the first run that does not begin where the one before ends. All ranks
+    /// get the same one.
+    fn gap(&self, runs: &[[u64; 2]]) -> Option<Error> {
+        let error = |replica: usize, expected: String, found: String| Error::Mismatch {
+            call: self.kind.to_string(),
+            replica,
+            argument: "leaves".to_owned(),
+            expected,
+            found,
+        };
+        let mut at = 0;
+        for (rank, &[start, end]) in runs.iter().enumerate().filter(|(_, [start, end])| start < end) {
+            if start != at {
+                return Some(error(rank, format!("a run from {at} on"), format!("{start}..{end}")));
+            }
+            at = end;
+        }
+        let last = runs.len() - 1;
+        (at != self.of as u64).then(|| error(last, format!("runs up to {}", self.of), format!("runs up to {at}")))
+    }
+}
+
+/// Returns a node that its owner has combined.
+fn kept(leaves: &Range<usize>) -> Node {
+    Node { leaves: leaves.clone(), part: Part::Accumulators }
+}

@@ -1,0 +1,161 @@
+//! The contributions of a rank that has several, combined as they come.
+
+use crate::{Communicator, Error, Result, error::IntoReduceOp, error::operation_on};
+use consonance_kernels::{
+    cpu::reduce::{Accumulation, Reducer},
+    memory::{HostBuf, Memory, Space},
+};
+use consonance_spec::{DType, Element, Kind};
+use std::{fmt, marker::PhantomData, ops::Range};
+
+/// A rank's *leaves*: its contributions to a reduction, to which ranks bring different numbers of
+/// contributions. The result has the bits of as many ranks with one contribution each. See
+/// [`Communicator::accumulator`].
+pub struct Accumulator<T> {
+    pub(super) sum: Accumulation,
+    /// Room for the nodes of all ranks, kept from call to call.
+    pub(super) received: Vec<u8>,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Accumulator<T> {
+    /// Adds the next leaf: each one but the rank's last, which the call takes. Reads it once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for another count, or after the last but one. The accumulator is as
+    /// before. The other ranks are not told.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, Error};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<f32>("sum", 2, 0..2, 2)?;
+    /// assert!(matches!(sum.add(&[1.0]), Err(Error::InvalidCall { .. })));
+    /// sum.add(&[1.0, 2.0])?;
+    /// // The second leaf is the last one.
+    /// assert!(matches!(sum.add(&[1.0, 2.0]), Err(Error::InvalidCall { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn add(&mut self, leaf: &[T]) -> Result<()> {
+        let invalid = |argument, expected, found| Err(Error::invalid("Accumulator::add", argument, expected, found));
+        let (count, most) = (self.sum.count(), self.sum.run().len().saturating_sub(1));
+        if leaf.len() != count {
+            return invalid("leaf", format!("{count} elements"), format!("{} elements", leaf.len()));
+        }
+        if self.sum.added() >= most {
+            let found = format!("{} leaves", self.sum.added() + 1);
+            return invalid("leaves", format!("{most} leaves before the last"), found);
+        }
+        self.sum.add(HostBuf::from(leaf));
+        Ok(())
+    }
+
+    /// Returns the leaves of this rank.
+    pub fn leaves(&self) -> Range<usize> {
+        self.sum.run()
+    }
+
+    /// Returns the number of leaves of all ranks.
+    pub fn of(&self) -> usize {
+        self.sum.of()
+    }
+
+    /// Returns the number of leaves that were added since the last call.
+    pub fn added(&self) -> usize {
+        self.sum.added()
+    }
+
+    /// Drops the leaves that were added: the next one is the first.
+    pub fn clear(&mut self) {
+        self.sum.clear();
+    }
+}
+
+impl Communicator {
+    /// Makes room for this rank's leaves in reductions by `op` to which ranks bring different
+    /// numbers of contributions: `leaves` is this rank's run of `0..of`, and each leaf has `count`
+    /// elements. The runs of all ranks follow each other in rank order; a run may be empty. Such a
+    /// reduction has the bits of `of` ranks with one contribution each, whatever the number of
+    /// ranks: a mean is divided by `of`, and rounded once.
+    ///
+    /// [Add](Accumulator::add) all leaves but the last, in order, and then make the call with the
+    /// last one. The accumulator can be used again and again. It holds a few partial results, not
+    /// the leaves: at most 2 log2(m + 2) times `count` accumulators for m leaves, in memory that
+    /// the ranks share. Sums of f16 and bf16 are held as f32.
+    ///
+    /// ```
+    /// use consonance::Communicator;
+    /// let results = std::thread::scope(|scope| {
+    ///     let threads: Vec<_> = Communicator::threads(2)
+    ///         .into_iter()
+    ///         .map(|mut rank| {
+    ///             scope.spawn(move || {
+    ///                 // Three leaves on two ranks: leaf i is 10 to the power of i.
+    ///                 let leaves = [0..2, 2..3][rank.rank()].clone();
+    ///                 let mut sum = rank.accumulator::<f32>("mean", 1, leaves, 3)?;
+    ///                 let mut last = if rank.rank() == 0 { [10.0] } else { [100.0] };
+    ///                 if rank.rank() == 0 {
+    ///                     sum.add(&[1.0])?;
+    ///                 }
+    ///                 rank.all_reduce_accumulated(&mut sum, &mut last).map(|()| last)
+    ///             })
+    ///         })
+    ///         .collect();
+    ///     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<_>, _>>()
+    /// })?;
+    /// assert_eq!(results, [[37.0], [37.0]]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on `T`, `of` is 0,
+    /// or the leaves are not in `0..of`; [`Error::System`] if the system has no memory. The call
+    /// then takes part in the other ranks' next call, which fails with [`Error::Mismatch`].
+    pub fn accumulator<T: Element>(
+        &mut self,
+        op: impl IntoReduceOp,
+        count: usize,
+        leaves: Range<usize>,
+        of: usize,
+    ) -> Result<Accumulator<T>> {
+        let made = self.make_accumulator(op, count, leaves, of).map_err(|error| error.of_replica(self.rank()));
+        made.inspect_err(|error| _ = self.refuse(Kind::AllReduce, error))
+    }
+
+    fn make_accumulator<T: Element>(
+        &self,
+        op: impl IntoReduceOp,
+        count: usize,
+        leaves: Range<usize>,
+        of: usize,
+    ) -> Result<Accumulator<T>> {
+        let call = "Communicator::accumulator";
+        let op = op.into_reduce_op().map_err(|error| error.of_call(call))?;
+        let undefined = || Error::invalid(call, "op", operation_on(T::DTYPE, ""), op.name());
+        let reducer = Reducer::new(op, T::DTYPE).ok_or_else(undefined)?;
+        if of == 0 {
+            return Err(Error::invalid(call, "of", "at least one leaf of all ranks", "0"));
+        }
+        if leaves.start > leaves.end || leaves.end > of {
+            return Err(Error::invalid(call, "leaves", format!("a run of 0..{of}"), format!("{leaves:?}")));
+        }
+        let too_many = || {
+            let found = format!("{count} elements in {} leaves", leaves.len());
+            Error::invalid(call, "count", "leaves that memory can hold", found)
+        };
+        let bytes = Accumulation::bytes(&reducer, count, leaves.clone(), of).ok_or_else(too_many)?;
+        let outside = || Error::invalid(call, "engine", "memory of the host from it", "memory of a device");
+        if !self.engine.reaches(Space::Host) {
+            return Err(outside());
+        }
+        let Memory::Host(memory) = self.engine.alloc(Space::Host, DType::U8, bytes)? else { return Err(outside()) };
+        let sum = Accumulation::new(reducer, count, leaves, of, memory);
+        Ok(Accumulator { sum, received: Vec::new(), element: PhantomData })
+    }
+}
+
+impl<T: Element> fmt::Debug for Accumulator<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (leaves, of) = (self.leaves(), self.of());
+        write!(f, "Accumulator({:?}, {} of leaves {leaves:?} of {of})", self.sum.reducer(), self.added())
+    }
+}
