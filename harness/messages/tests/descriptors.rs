@@ -34,7 +34,7 @@ struct Watched {
     sent: usize,
 }
 
-/// What an engine says that it carries: descriptors go along a tree, or in a small group to each
+/// The services of engines of messages: descriptors go along a tree, or in a small group to each
 /// rank.
 const SERVICES: [Service; 2] = [Service::Messages, Service::Letters];
 

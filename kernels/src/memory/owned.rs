@@ -195,9 +195,9 @@ impl HostMemory {
         HostMemory { start, count, dtype: T::DTYPE, place: Storage::Vec { capacity } }
     }
 
-    /// Makes elements of the bytes of another rank, which may be any: for `bool` only the lowest bit
-    /// of each byte counts. They stay where they are if they are aligned for the type. Bytes that
-    /// make no whole element are left out.
+    /// Makes elements of the bytes of another rank, which may be any: for `bool` only the lowest
+    /// bit of each byte counts. They stay where they are if they are aligned for the type. Bytes
+    /// that make no whole element are left out.
     ///
     /// ```
     /// use consonance_kernels::memory::HostMemory;

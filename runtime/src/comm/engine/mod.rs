@@ -36,8 +36,8 @@ use std::{
 /// An engine that executes [every call](Service::Calls) is used as it is. An engine that carries
 /// only [messages](Service::Messages) or [letters](Service::Letters) (MPI, a socket, a queue) gets
 /// two calls, [`Call::Send`] and [`Call::Recv`]. The runtime builds all others on them: it compares
-/// the ranks' calls first, and reduces in the canonical order. So the bits, the checks and the words
-/// of errors are the same on every engine.
+/// the ranks' calls first, and reduces in the canonical order. So the bits, the checks and the
+/// words of errors are the same on every engine.
 /// [`Communicator::from_engine`](crate::Communicator::from_engine) makes a communicator of an
 /// engine. What is said below of an engine of messages is true of one of letters.
 ///

@@ -97,8 +97,8 @@ impl Lowered {
     }
 
     /// Returns the range of an input of `count` elements of this type that each rank reduces: all
-    /// of it in a group of two, where as many bytes move in fewer messages, and if it is small; else
-    /// a block.
+    /// of it in a group of two, where as many bytes move in fewer messages, and if it is small;
+    /// else a block.
     fn shares(&self, dtype: DType, count: usize) -> Vec<Range<usize>> {
         let size = self.size();
         match size <= 2 || count * dtype.size() <= direct::limit(size - 1) {

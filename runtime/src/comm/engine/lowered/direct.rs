@@ -2,8 +2,8 @@
 //! group: each rank sends its own to every other.
 //!
 //! Each rank comes to the same verdict, and knows itself which ranks are late. The first data for a
-//! peer go with the descriptor if they are few: a call then takes one way of a message. If the calls
-//! differ, such data are dropped.
+//! peer go with the descriptor if they are few: a call then takes one way of a message. If the
+//! calls differ, such data are dropped.
 
 use super::{Descriptor, Lowered, OF_TWO};
 use crate::comm::{call::Call, engine::Failure};
@@ -61,7 +61,8 @@ pub(super) fn limit(peers: usize) -> usize {
 impl Lowered {
     /// Sends a descriptor to each of these peers, with the first data of the call for it if these
     /// are few, and receives theirs. The third number of such a descriptor is its mark, and the
-    /// fourth the number of the call of all ranks, by which a lost message is noticed; 0 of a pair's.
+    /// fourth the number of the call of all ranks, by which a lost message is noticed; 0 of a
+    /// pair's.
     pub(super) fn swap(
         &mut self,
         [fingerprint, bytes, number]: [u64; 3],

@@ -112,8 +112,8 @@ impl Lowered {
         (0..size).map(move |round| (round + size - rank) % size).filter(move |&peer| peer != rank)
     }
 
-    /// Compares the call on all ranks. Returns the bytes of every rank's input, if peers do not know
-    /// them: see [`Call::concat_bytes`].
+    /// Compares the call on all ranks. Returns the bytes of every rank's input, if peers do not
+    /// know them: see [`Call::concat_bytes`].
     fn agree(&mut self, call: &Call<'_>, signature: &Signature, name: Kind) -> Result<Vec<u64>, Failure> {
         self.first = FirstData::default();
         let chosen = if signature.kind == Kind::AllReduce { self.implementation as u64 } else { 0 };
