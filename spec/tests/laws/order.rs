@@ -121,6 +121,18 @@ fn an_aligned_power_of_two_is_one_node() {
 }
 
 #[test]
+fn each_part_at_the_right_end_is_one_node() {
+    for n in 1..=70usize {
+        let mut start = 0;
+        while start < n {
+            let node = start..n;
+            assert_eq!(nodes(n, &node.clone().collect()), std::slice::from_ref(&node), "of {n}");
+            start += 1 << (n - start).saturating_sub(1).checked_ilog2().unwrap_or_default();
+        }
+    }
+}
+
+#[test]
 fn along_an_axis_each_element_knows_its_lane() {
     for count in [0, 1, 2, 31, 32, 33, 63, 64, 65, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 5 * BLOCK + 33] {
         let mut lanes: Vec<Vec<Option<u64>>> = vec![vec![None; LANES]; count.div_ceil(BLOCK)];

@@ -58,8 +58,10 @@ impl Accumulation {
     /// Begins a run of contributions of `count` elements, in `memory` of bytes.
     ///
     /// # Panics
-    /// If the memory has not the [bytes](Accumulation::bytes) that it needs.
+    /// If the memory has not the [bytes](Accumulation::bytes) that it needs, or if the run is not
+    /// one of `0..of`.
     pub fn new(reducer: Reducer, count: usize, run: Range<usize>, of: usize, memory: HostMemory) -> Accumulation {
+        assert!(run.is_empty() || run.end <= of, "contributions {run:?} of {of}");
         let bytes = Accumulation::bytes(&reducer, count, run.clone(), of);
         assert_eq!(Some(memory.as_buf().bytes()), bytes, "bytes of an accumulation");
         Accumulation { reducer, count, run, of, added: 0, nodes: Vec::new(), memory }

@@ -45,7 +45,7 @@ use crate::{
     memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, ReduceOp};
-use std::fmt;
+use std::{cmp::Ordering, fmt};
 
 /// An operation on an element type, ready to run on this machine.
 ///
@@ -158,8 +158,13 @@ impl Reducer {
             assert_eq!((buf.dtype(), buf.count()), (self.input, target.count()), "element type and count");
         }
         let own = target.as_mut_ptr();
-        let mut sources: Vec<*const u8> = inputs.iter().map(HostBuf::as_ptr).collect();
-        sources.insert(place, own.cast_const());
+        assert!(place <= inputs.len(), "place {place} among {} other inputs", inputs.len());
+        let source = |at: usize| match at.cmp(&place) {
+            Ordering::Less => inputs[at].as_ptr(),
+            Ordering::Equal => own.cast_const(),
+            Ordering::Greater => inputs[at - 1].as_ptr(),
+        };
+        let sources: Vec<*const u8> = (0..=inputs.len()).map(source).collect();
         // SAFETY: the types and counts are those of the buffers; the target is one of the sources,
         // and it is exclusive, so it overlaps no other source.
         unsafe { self.fold(&sources, &[own], target.count(), CacheHints::from(Locality::Near)) }

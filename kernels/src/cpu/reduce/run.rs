@@ -193,13 +193,15 @@ impl Run<'_> {
 
     /// Returns how many elements come before the first whole line of the targets from index `past`
     /// on, if these can be written past the caches: there is at least one, all begin at the same
-    /// offset in a line, and none is a source, whose lines are in the cache already.
+    /// offset in a line, a multiple of an element's size, and none is a source, whose lines are in
+    /// the cache already.
     fn elements_to_align(&self, past: usize) -> Option<usize> {
         let targets = self.targets.get(past..)?;
         let over = targets.first()?.addr() % LINE;
         let alike = targets.iter().all(|target| target.addr() % LINE == over);
         let apart = targets.iter().all(|target| !self.sources.contains(&target.cast_const()));
-        (alike && apart).then(|| (LINE - over) % LINE / self.target_bytes)
+        let whole = over.is_multiple_of(self.target_bytes);
+        (alike && whole && apart).then(|| (LINE - over) % LINE / self.target_bytes)
     }
 
     /// Reduces fewer elements than a tile has.
