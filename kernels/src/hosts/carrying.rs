@@ -18,7 +18,7 @@ use std::{
 /// before may still arrive.
 const QUIET: Duration = Duration::from_millis(5);
 
-/// The time that a process with which the wire has failed has to end its link, as one that ends
+/// The time that a process with which messages have failed has to end its link, as one that ends
 /// does. The link of any other is closed.
 pub(super) const FAULT: Duration = Duration::from_secs(1);
 
@@ -163,7 +163,7 @@ impl<F: FnMut(News)> Carrying<F> {
             if waited < FAULT {
                 return Some(FAULT - waited);
             }
-            (peer.closed, peer.changed) = (Some((format!("the wire has failed: {why}"), false)), Some(now));
+            (peer.closed, peer.changed) = (Some((format!("messages with it have failed: {why}"), false)), Some(now));
             self.shared.write(process, CUT, 0);
             self.shared.close(process);
         }
@@ -236,7 +236,7 @@ impl<F: FnMut(News)> Carrying<F> {
                 LEAVE_BEHIND => (self.deliver)(News::LeftBehind { process }),
                 STATE => self.shared.states.note(process, u64::from_le_bytes(number)),
                 CUT => {
-                    let closed = ("its wire does not reach this process".to_owned(), false);
+                    let closed = ("its messages do not reach this process".to_owned(), false);
                     (peer.closed, peer.changed) = (Some(closed), Some(Instant::now()));
                 }
                 _ => {

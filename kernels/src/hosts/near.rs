@@ -158,7 +158,11 @@ impl Near {
         wakes[place] = Some(wake);
         while wakes.iter().any(Option::is_none) {
             let (task, _, wake) = hear(&socket, WAKE, until)?;
-            wakes[tasks.iter().position(|&one| one == task).filter(|&other| other != place)?] = Some(wake?);
+            let place = tasks.iter().position(|&one| one == task)?;
+            // One that comes again would be waited for without an end.
+            if wakes[place].replace(wake?).is_some() {
+                return None;
+            }
         }
         let shape = Shape::new(tasks.len(), STAGING_BYTES).ok()?;
         let segment = Arc::new(Segment::open(file?, GroupId::from_bytes(id), shape).ok()?);

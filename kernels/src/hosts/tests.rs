@@ -479,7 +479,7 @@ fn a_letter_of_a_wrong_sender_is_a_fault_of_the_neighbour() {
     assert!(matches!(news(), News::Arrived { process: 2, head: [2, ..], .. }), "nothing of 1 is read any more");
     match news() {
         News::Gone { process: 1, why, has_ended: false } => {
-            assert_eq!(why, "the wire has failed: it writes nonsense into shared memory");
+            assert_eq!(why, "messages with it have failed: it writes nonsense into shared memory");
         }
         _ => panic!("other news"),
     }

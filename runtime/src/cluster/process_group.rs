@@ -48,7 +48,8 @@ const CALL: &str = "ProcessGroup";
 /// and learn the addresses of the others there.
 ///
 /// Their data travel over UCX (`libucp.so.0`), which is loaded then, or over the MPI of their
-/// launcher. [`guide::workers`](crate::guide::workers) has the variables that choose a
+/// launcher, and between processes of one host through memory that they share.
+/// [`guide::workers`](crate::guide::workers) has the variables that choose a
 /// library and a network interface. Such a group has at most 256 processes, and no replacements. It
 /// trusts its network: whoever can connect to an address can disturb it.
 ///
