@@ -5,11 +5,13 @@
 //! ```text
 //! cargo run --release --example digits -- --replicas 4
 //! cargo run --release --example digits -- --workers 2
+//! cargo run --release --example digits -- --hosts 2 --workers 2
 //! ```
 //!
 //! With `--workers` this process starts itself so many times. Each of these finds its place in
-//! `TF_CONFIG`, and a process of another launcher in the variables of that one. The training code
-//! is the same: its strategy is a value.
+//! `TF_CONFIG`, and a process of another launcher in the variables of that one. With `--hosts` the
+//! command `consonance run` plays so many hosts, each with as many processes. The training code is
+//! the same: its strategy is a value.
 
 mod data;
 mod network;
@@ -33,7 +35,7 @@ use std::{
     io::{self, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    process::{self, Child, ExitStatus},
+    process::{self, Child, Command, ExitStatus},
     time::Duration,
 };
 use train::train;
@@ -53,6 +55,10 @@ struct Options {
     /// Number of processes to start, which train together
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=64))]
     workers: Option<u64>,
+    /// Play this many hosts on this machine, each with --workers processes. This takes the command
+    /// consonance, root, iproute2, util-linux, and UCX
+    #[arg(long, value_name = "COUNT", requires = "workers", value_parser = clap::value_parser!(u64).range(1..=64))]
+    hosts: Option<u64>,
     /// Replicas of each process, each a thread with a copy of the network. By default 2; with
     /// workers as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
@@ -123,7 +129,10 @@ fn rate(text: &str) -> Result<f32, String> {
 fn main() {
     let options = Options::parse();
     let done = match options.workers {
-        Some(workers) if env::var_os("TF_CONFIG").is_none() => launch(workers),
+        Some(workers) if env::var_os("TF_CONFIG").is_none() => match options.hosts {
+            Some(hosts) => launch_on_hosts(hosts, workers),
+            None => launch(workers),
+        },
         _ => run(&options),
     };
     process::exit(match done {
@@ -154,6 +163,22 @@ fn launch(workers: u64) -> Result<bool> {
     let end = |mut process: Child| process.wait().map_err(Error::other);
     let ends: Vec<ExitStatus> = processes.into_iter().map(end).collect::<Result<_>>()?;
     Ok(ends.iter().all(ExitStatus::success))
+}
+
+/// Starts this program by the command `consonance`, with its own arguments, as the workers of a
+/// cluster of several hosts. Returns whether all succeeded.
+fn launch_on_hosts(hosts: u64, workers: u64) -> Result<bool> {
+    let own = env::current_exe().map_err(Error::other)?;
+    // The command lies there once `cargo build --release -p consonance-cli` has made it.
+    let built = own.ancestors().nth(2).map(|folder| folder.join("consonance"));
+    let program = built.filter(|path| path.exists()).unwrap_or_else(|| "consonance".into());
+    let mut command = Command::new(&program);
+    command.args(["run", "--hosts", &hosts.to_string(), "-n", &workers.to_string(), "--"]);
+    let status = command.arg(own).args(env::args_os().skip(1)).status().map_err(|error| {
+        let remedy = "\"cargo build --release -p consonance-cli\" makes it";
+        Error::other(format!("start {}: {error}; {remedy}", program.display()))
+    })?;
+    Ok(status.success())
 }
 
 /// Trains, and returns whether every variation of the training gave the same bits.

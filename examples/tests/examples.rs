@@ -2,6 +2,7 @@
 //! `cargo test --workspace` builds all of them first.
 #![cfg(target_os = "linux")]
 
+use consonance::raw::Wire;
 use std::{
     env, fs,
     io::Read,
@@ -94,6 +95,22 @@ fn digits_have_the_same_bits_in_workers_and_in_one_process() {
     let output = success(built("consonance"), &arguments);
     assert_eq!([digest(&output, of_training), digest(&output, "4 in one process")], [&four; 2], "{output}");
     assert!(output.contains("2 × 2, staged by 1.00 MiB"), "{output}");
+}
+
+#[test]
+fn digits_have_the_same_bits_on_two_hosts_and_in_one_process() {
+    const SMALL: &str = "--epochs 1 --hidden 12";
+    let digits = example("digits");
+    if run(built("consonance"), "run --hosts 2 -n 1 -- true").0 != Some(0) {
+        return println!("skipped: digits on two hosts; run the tests as root, with iproute2 and util-linux");
+    }
+    if let Err(absent) = Wire::open(None) {
+        return println!("skipped: digits on two hosts: {absent}");
+    }
+    let output = success(&digits, &format!("--hosts 2 --workers 2 {SMALL}"));
+    let four = success(&digits, &format!("--replicas 4 {SMALL}"));
+    let of_training = "the training above";
+    assert_eq!([digest(&output, of_training), digest(&output, "4 in one process")], [digest(&four, of_training); 2]);
 }
 
 #[test]
