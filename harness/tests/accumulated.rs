@@ -110,6 +110,25 @@ fn any_runs_of_leaves_have_the_bits_of_the_spec() {
     }
 }
 
+/// What lies in the memory of another group is staged, in several windows.
+#[test]
+fn leaves_in_memory_of_another_group_are_reduced_in_windows() {
+    const COUNT: usize = 390_000;
+    for group in GROUPS.iter().filter(|group| group.name.starts_with("processes")) {
+        on_ranks(group, 3, |communicator| {
+            let (rank, mut part) = (communicator.rank(), communicator.split(Some(0), 0).unwrap().unwrap());
+            let leaves: Vec<Vec<f32>> = (0..6).map(|leaf| sample(3 * leaf, COUNT)).collect();
+            let expected = keys(&collective::reduce(ReduceOp::Sum, &leaves).expect("there is a leaf"));
+            let mut sum = communicator.accumulator::<f32>(ReduceOp::Sum, COUNT, 2 * rank..2 * rank + 2, 6).unwrap();
+            for round in 0..3 {
+                let mut last = added(&mut sum, &leaves, COUNT);
+                part.reduce_accumulated(&mut sum, &mut last, round % 3).unwrap();
+                assert!(round % 3 != rank || keys(&last) == expected, "{}: round {round}", group.name);
+            }
+        });
+    }
+}
+
 #[test]
 fn any_number_of_ranks_has_the_bits_of_a_rank_for_each_leaf() {
     let of = 8;

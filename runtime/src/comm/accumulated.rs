@@ -56,7 +56,9 @@ impl Communicator {
     /// [`Error::InvalidCall`] if a leaf is missing, if `last` has another count, or if the result
     /// is of another type (the mean of integers); [`Error::Mismatch`] of the argument `leaves` if
     /// the ranks' runs do not follow each other; otherwise as
-    /// [`all_reduce`](Communicator::all_reduce). After these errors `sum` is as before.
+    /// [`all_reduce`](Communicator::all_reduce). After an [`Error::InvalidCall`] and after a
+    /// [`Error::Mismatch`] of this call `sum` is as before; after any other error it has no leaves.
+    /// A call is several steps, each with the timeout for its waits.
     ///
     /// ```
     /// # use consonance::{Communicator, Error};
@@ -217,7 +219,13 @@ impl Communicator {
             root: (kind == Kind::Reduce).then_some(root),
             of: sum.of(),
         };
-        let owned = self.tell_leaves(&call, sum.run())?;
+        let owned = match self.tell_leaves(&call, sum.run()) {
+            Err(error) if !matches!(error, Error::Mismatch { .. }) => {
+                sum.clear();
+                return Err(error);
+            }
+            owned => owned?,
+        };
         if !sum.run().is_empty() {
             sum.add(ends.last());
         }
@@ -388,7 +396,7 @@ impl Leaves {
         };
         let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES));
         let agreement = Agreement { call: Some(kind), ..Agreement::new(digest, &describe) };
-        let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(kind) };
+        let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step.kind()) };
         agreement.sign(&mut signature);
         communicator.step(step, &signature, &agreement)
     }

@@ -45,12 +45,19 @@ pub struct Accumulation {
     memory: HostMemory,
 }
 
+/// The number of contributions up to which the nodes are counted after each.
+const FEW: usize = 1024;
+
 impl Accumulation {
     /// Returns the bytes of memory that an owner of these contributions needs; `None` if no memory
     /// has so many.
     pub fn bytes(reducer: &Reducer, count: usize, run: Range<usize>, of: usize) -> Option<usize> {
         let held = |end: usize| nodes(of, std::slice::from_ref(&(run.start..end))).len();
-        let most = (run.start..run.end).map(|leaf| held(leaf + 1)).max().unwrap_or(0);
+        let most = match run.len() {
+            0..FEW => (run.start..run.end).map(|leaf| held(leaf + 1)).max().unwrap_or(0),
+            // A law of the spec.
+            leaves => 2 * leaves.saturating_add(2).ilog2() as usize - 1,
+        };
         let bytes = count.checked_mul(reducer.accumulator_bytes(1))?.checked_mul(most)?;
         (bytes <= isize::MAX as usize).then_some(bytes)
     }
