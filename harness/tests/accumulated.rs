@@ -110,7 +110,7 @@ fn any_runs_of_leaves_have_the_bits_of_the_spec() {
     }
 }
 
-/// What lies in the memory of another group is staged, in several windows.
+/// Nodes in the memory of another group are staged, in several windows.
 #[test]
 fn leaves_in_memory_of_another_group_are_reduced_in_windows() {
     const COUNT: usize = 390_000;
