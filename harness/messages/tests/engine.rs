@@ -1,9 +1,9 @@
 //! Properties of an engine of messages that the differential suites do not test.
 
 use consonance::{
-    ClusterSpec, Communicator, DType, Device, Error, MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica,
-    ReduceOp, Result, SimpleClusterResolver, Strategy,
-    raw::{Agreement, BufMut, Call, Engine, Reason, Role, Space},
+    ClusterSpec, Communicator, DType, Device, Error, MirroredStrategy, MultiWorkerMirroredStrategy, PerReplica, Queue,
+    ReduceOp, Request, Result, SimpleClusterResolver, Strategy, World,
+    raw::{Agreement, BufMut, Call, Carrier, Engine, Inbox, Letter, Reason, Role, Space},
 };
 use std::{
     sync::{
@@ -99,6 +99,41 @@ fn a_reduce_in_place_on_all_ranks_changes_the_root_alone() {
             let expected = if rank == 1 { (size * (size + 1) / 2) as f32 } else { rank as f32 + 1.0 };
             assert_eq!(value.expect("a reduce"), (expected, expected), "rank {rank} of {size}, {count} elements");
         }
+    }
+}
+
+/// Carries letters between threads.
+struct Threads(Vec<Arc<Inbox>>);
+
+impl Carrier for Threads {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
+        self.0[to].put(from, letter);
+    }
+}
+
+/// The thread of a mailbox that lingered after the last request was the last to let go of the
+/// carrier. A process that ended meanwhile did not wait until its letters were sent.
+#[test]
+fn a_carrier_is_dropped_with_its_last_rank_after_requests() {
+    for _ in 0..50 {
+        let inboxes: Vec<Arc<Inbox>> = (0..2).map(|rank| Arc::new(Inbox::new(rank, 2))).collect();
+        let carrier: Arc<dyn Carrier> = Arc::new(Threads(inboxes.clone()));
+        let carried = Arc::downgrade(&carrier);
+        let engine = |(rank, inbox): (usize, Arc<Inbox>)| {
+            let world = World::new(rank, 2).expect("one of two");
+            Queue::new(Communicator::from_engine(inbox.engine(world, carrier.clone())))
+        };
+        let ranks: Vec<Queue> = inboxes.into_iter().enumerate().map(engine).collect();
+        drop(carrier);
+        let [sends, receives] = [0, 1].map(|rank| ranks[rank].mailbox().expect("a mailbox"));
+        let request = receives.start_recv(BufMut::from(vec![0u8].leak()), Some(0), 1, None);
+        sends.send(&[1u8][..], 1, 1, None).expect("sent");
+        request.wait(None).expect("received");
+        drop((request, sends, receives));
+        let barriers: Vec<Request> = ranks.iter().map(|rank| rank.start(vec![Call::Barrier], None)).collect();
+        barriers.iter().for_each(|barrier| _ = barrier.wait(None).expect("a barrier"));
+        drop((barriers, ranks));
+        assert!(carried.upgrade().is_none(), "a thread has the carrier");
     }
 }
 

@@ -18,7 +18,8 @@ use consonance_kernels::{
 use consonance_spec::World;
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc},
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -248,7 +249,10 @@ impl Mailbox {
                     let source = (call == RECV).then_some(());
                     let result = result.map(|rank| source.map(|()| rank));
                     let messages = messages.upgrade();
-                    promise.keep(result.map_err(|fault| error((messages.as_deref(), types), call, fault, limit)));
+                    let result = result.map_err(|fault| error((messages.as_deref(), types), call, fault, limit));
+                    // Who waits may let the rank leave next: not on this thread.
+                    drop(messages);
+                    promise.keep(result);
                 };
                 start(data, limit, Box::new(move |result| finish(promise, result)));
                 if !request.is_finished() {
@@ -356,6 +360,8 @@ struct Work {
     thread: Option<KeptThread>,
     is_running: bool,
     is_closed: bool,
+    /// Disconnected when the thread, which has this id, has let go of the messages.
+    let_go: Option<(mpsc::Receiver<()>, Arc<OnceLock<ThreadId>>)>,
 }
 
 /// The time that the thread sleeps at most while requests are open: it ends those that are
@@ -378,9 +384,16 @@ impl Progress {
         }
         // Without the thread a request goes on in the calls of this mailbox.
         if let Some(thread) = &work.thread {
-            let progress = self.clone();
-            thread.run(move || progress.run());
-            work.is_running = true;
+            let (progress, id) = (self.clone(), Arc::new(OnceLock::new()));
+            let (goes_on, let_go) = mpsc::channel();
+            let of_thread = id.clone();
+            thread.run(move || {
+                let _ = of_thread.set(thread::current().id());
+                progress.run();
+                drop(progress);
+                drop::<mpsc::Sender<()>>(goes_on);
+            });
+            (work.is_running, work.let_go) = (true, Some((let_go, id)));
         }
     }
 
@@ -415,8 +428,18 @@ impl Drop for ProgressOwner {
         let ProgressOwner(progress) = self;
         // A fork has no such thread.
         if !progress.origin.forked() {
-            progress.work().is_closed = true;
+            let let_go = {
+                let mut work = progress.work();
+                work.is_closed = true;
+                work.let_go.take()
+            };
             progress.messages.wake();
+            // The rank leaves when nobody has its messages any more. It must not leave on that
+            // thread, which ends with the process, unless requests are open.
+            let other = |id: &OnceLock<ThreadId>| id.get() != Some(&thread::current().id());
+            if let Some((let_go, _)) = let_go.filter(|(_, id)| other(id) && !progress.messages.is_busy()) {
+                let _ = let_go.recv_timeout(LINGER);
+            }
         }
     }
 }

@@ -141,6 +141,9 @@ impl Queue {
                     };
                     let done = panics::catch(take_turn);
                     let result = done.unwrap_or_else(|message| Err(Error::Panic { replica, message }));
+                    // Before a thread that waits for the request goes on: if that frees the queue,
+                    // its rank leaves there, not on this thread, which ends with the process.
+                    drop(shared);
                     promise.keep(result.map(|()| None));
                 });
             }

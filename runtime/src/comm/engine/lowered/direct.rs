@@ -7,6 +7,7 @@
 
 use super::{Descriptor, Lowered, OF_TWO};
 use crate::comm::{call::Call, engine::Failure};
+use consonance_kernels::memory::HostBufMut;
 use consonance_spec::Kind;
 
 /// The size of the largest group whose ranks send descriptors to every other. It has `n (n - 1)`
@@ -75,9 +76,11 @@ impl Lowered {
         for &peer in peers {
             let data = self.first_data(call, peer).filter(|data| data.bytes() <= limit(peers.len()));
             let mark = if data.is_some() { WITH_DATA } else { 0 };
-            let mut message = [fingerprint, bytes, mark, number].map(u64::to_ne_bytes).as_flattened().to_vec();
+            let mut message = vec![0; DESCRIPTOR + data.map_or(0, |data| data.bytes())];
+            let (descriptor, room) = message.split_at_mut(DESCRIPTOR);
+            descriptor.copy_from_slice([fingerprint, bytes, mark, number].map(u64::to_ne_bytes).as_flattened());
             if let Some(data) = data {
-                message.extend_from_slice(data.as_bytes());
+                HostBufMut::from(room).copy_from_bytes(data.as_bytes());
                 sent.push(peer);
             }
             self.send(message.as_slice().into(), peer, name)?;
