@@ -9,7 +9,7 @@ use consonance::{
 use consonance_harness::counted_calls::pair_of_processes;
 use consonance_kernels::os::copy_times::measure_once;
 use consonance_memcpy::{found, unwatched, watched};
-use std::{collections::BTreeMap, thread};
+use std::{collections::BTreeMap, thread, time::Instant};
 
 /// Elements of a rank's data: a few KiB, and more than a core's caches hold.
 const COUNTS: [usize; 3] = [600, 6000, 600_000];
@@ -28,6 +28,14 @@ impl Engine for Messages {
 
     fn begin_call(&mut self) {
         self.0.begin_call();
+    }
+
+    fn probe(&mut self, from: &[usize], until: Instant) -> Option<usize> {
+        self.0.probe(from, until)
+    }
+
+    fn receive(&mut self, from: usize, name: Kind) -> Result<Vec<u8>, Failure> {
+        unwatched(|| self.0.receive(from, name))
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {

@@ -10,8 +10,8 @@ use std::{fs, thread, time::Duration};
 /// A false length. The machines that run the tests have as much memory.
 const LENGTH: u64 = 1 << 30;
 
-/// Passes all calls on. A message of 8 bytes that this rank receives in a broadcast or an
-/// all-gather becomes [`LENGTH`].
+/// Passes all calls on. Data of 8 bytes that this rank receives in a broadcast or an all-gather
+/// become [`LENGTH`], also behind the descriptor of the call.
 struct FalseLengths(Box<dyn Engine>);
 
 impl Engine for FalseLengths {
@@ -25,6 +25,18 @@ impl Engine for FalseLengths {
 
     fn begin_call(&mut self) {
         self.0.begin_call();
+    }
+
+    fn receive(&mut self, from: usize, name: Kind) -> Result<Vec<u8>, Failure> {
+        const DESCRIPTOR: usize = 32;
+        let mut message = self.0.receive(from, name)?;
+        let data = message.split_at_mut_checked(DESCRIPTOR).map(|(_, data)| data);
+        if let Some(data) = data.filter(|data| data.len() == size_of::<u64>())
+            && matches!(name, Kind::Broadcast | Kind::AllGather)
+        {
+            data.copy_from_slice(&LENGTH.to_ne_bytes());
+        }
+        Ok(message)
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
