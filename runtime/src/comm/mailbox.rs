@@ -250,7 +250,7 @@ impl Mailbox {
                     let result = result.map(|rank| source.map(|()| rank));
                     let messages = messages.upgrade();
                     let result = result.map_err(|fault| error((messages.as_deref(), types), call, fault, limit));
-                    // Who waits may let the rank leave next: not on this thread.
+                    // The waiting thread may let the rank leave next, which this one must not do.
                     drop(messages);
                     promise.keep(result);
                 };
