@@ -15,7 +15,8 @@ use consonance_kernels::{
 use consonance_spec::{DType, Kind, ReduceOp, partition};
 use std::ops::Range;
 
-/// The size of the pieces in which data are reduced while others arrive, in bytes.
+/// The size of the pieces in which data are reduced while others arrive, in bytes. A wire carries
+/// as many in one message without a copy to put them together.
 const PIECE_BYTES: usize = 256 << 10;
 
 const DEFINED: &str = "Call::sign refuses operations that are not defined";
