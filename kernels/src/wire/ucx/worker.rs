@@ -35,8 +35,8 @@ use std::{
 /// does not know is ignored.
 const TRANSPORTS: &str = "^sm,cuda,rocm,ze";
 
-/// The size of the pieces into which UCX divides data on TCP: a message of 256 KiB with its heads is
-/// one, and so is not copied again to be put together.
+/// The size of the pieces into which UCX divides data on TCP: a message of 256 KiB with its heads
+/// is one, and so is not copied again to be put together.
 const SEGMENT: &str = "272K";
 
 /// The maximum number of rounds of UCX in one [`Medium::progress`], so that a peer that sends
