@@ -45,7 +45,7 @@ fn process() {
         std::thread::sleep(TIMEOUT);
     }
     match communicator.barrier() {
-        Err(Error::Left { replica, .. }) => println!("> without {replica}"),
+        Err(Error::Aborted { replica, lost: true, .. }) => println!("> without {replica}"),
         other => println!("> {other:?}"),
     }
 }

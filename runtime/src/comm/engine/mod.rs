@@ -200,7 +200,8 @@ pub trait Engine: Send {
     ///   do their aborts. Messages of a group wait until this rank is there.
     /// * This rank tells the others which ranks it takes for lost. A rank that is told of a loss
     ///   ends its group, if the lost rank is a member: a call in it fails with an
-    ///   [`Error::Left`] that is [a loss](Error::is_loss).
+    ///   error that is [a loss](Error::is_loss): [`Error::Left`] if the rank has said that it
+    ///   leaves, else [`Error::Aborted`].
     /// * A rank stays lost. What arrives for groups that this rank has left is dropped.
     ///
     /// The [guide](crate::guide::engines) has an example.

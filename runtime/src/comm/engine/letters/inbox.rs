@@ -2,6 +2,7 @@
 
 use super::{
     Carrier,
+    ends::Ends,
     letter::{Content, End, Generation, Letter, Tagged},
     remaining::{NotBegun, Remaining},
     wait::{News, Outcome, Receive},
@@ -49,32 +50,12 @@ struct Contents {
     changes: u64,
     /// The place of this rank in each group that it has not left.
     places: HashMap<u64, Place>,
-    /// The last generation that has ended, and how: by the first generation of the same members.
-    ended: HashMap<Generation, Ended>,
-    /// The number of ends so far.
-    ends: u64,
-    /// The generations of whose end a call of this rank was told.
-    told: HashSet<Generation>,
-    /// The generations of which this rank needs no news of an abort, only of a loss.
-    heard: HashSet<Generation>,
-    /// The ranks that have left a group, or are lost to it.
-    left: HashSet<(usize, u64)>,
-    /// The ranks that have left a group and said so.
-    departed: HashSet<(usize, u64)>,
+    ends: Ends,
+    /// The ranks that have left a group and said so ([`Reason::Leave`]), or are lost to it
+    /// ([`Reason::Death`]).
+    left: HashMap<(usize, u64), Reason>,
     /// The ranks that have left all groups.
     gone: HashSet<usize>,
-}
-
-/// The end of a generation and of all before.
-#[derive(Clone, Copy)]
-struct Ended {
-    number: u64,
-    end: End,
-    /// The place of the first of these two among all ends.
-    order: u64,
-    /// The abort that a loss, which ends all generations, has replaced. The lost rank may have
-    /// ended because of it, so a rank is told of the abort first.
-    replaced: Option<(u64, End)>,
 }
 
 impl Inbox {
@@ -113,20 +94,19 @@ impl Inbox {
             Content::Tagged { of, message } => contents.tagged.push((from, of, message)),
             Content::Unlike { of, sent, expected } => contents.unlike.push((from, of, sent, expected)),
             // A rank that is lost itself does not say which others are.
-            Content::End { of: Generation { group, .. }, end: End { reason: Reason::Leave, .. } }
-            | Content::Lost { group, .. }
-                if from != contents.own && contents.left.contains(&(from, group)) => {}
+            Content::End { of: Generation { group, .. }, end }
+                if end.is_of_left() && contents.is_lost_to(from, group) => {}
+            Content::Lost { group, .. } if contents.is_lost_to(from, group) => {}
             Content::End { of, end } => {
-                contents.end(of, end);
-                if end.reason == Reason::Leave {
+                contents.ends.note(of, end);
+                if end.is_of_left() {
                     // Also in the group of the ranks that are left without others.
-                    contents.lose(of.group, &[end.member]);
+                    contents.lose(of.group, &[(end.member, end.reason)]);
                 }
             }
             Content::Lost { group, ranks } => contents.lose(group, &ranks),
             Content::Leave { group } => {
-                contents.left.insert((from, group));
-                contents.departed.insert((from, group));
+                contents.left.insert((from, group), Reason::Leave);
                 if from == contents.own {
                     contents.places.remove(&group);
                     contents.forget_past();
@@ -191,9 +171,10 @@ impl Inbox {
         self.lock().has_closed(&of)
     }
 
-    /// Returns whether a rank has said that it makes no more calls in the group of this number.
-    pub(super) fn has_departed(&self, rank: usize, group: u64) -> bool {
-        self.lock().departed.contains(&(rank, group))
+    /// Returns the reason for which a rank makes no more calls in the group of this number: it has
+    /// said so, or was lost.
+    pub(super) fn reason_of(&self, rank: usize, group: u64) -> Reason {
+        self.lock().reason_of(rank, group)
     }
 
     /// Returns whether a rank makes no more calls in the group of this number.
@@ -238,29 +219,24 @@ impl Inbox {
     /// Returns the abort of a group, or of one that it was split from. `line` has their
     /// generations.
     pub(super) fn end_of(&self, line: &[Generation]) -> Option<End> {
-        self.lock().end_of(line)
+        self.lock().ends.of_line(line)
     }
 
     /// Returns how this generation has ended, with the last generation of the same members that
     /// has: an abort, a loss, or both in this order.
     pub(super) fn ends_of(&self, of: Generation) -> Vec<(u64, End)> {
-        let ended = self.lock().ended.get(&of.first()).copied();
-        let ends = ended.into_iter().flat_map(|ended| ended.replaced.into_iter().chain([(ended.number, ended.end)]));
-        ends.filter(|(last, _)| *last >= of.number).collect()
+        self.lock().ends.of(of)
     }
 
     /// Notes that a call is told how this generation has ended.
     pub(super) fn tell(&self, of: Generation) {
-        self.lock().told.insert(of);
+        self.lock().ends.tell(of);
     }
 
     /// Notes that this rank begins a call. If an earlier one was told of an end, this one is told
     /// of a loss.
     pub(super) fn begin_call(&self, of: Generation) {
-        let mut contents = self.lock();
-        if contents.told.contains(&of) {
-            contents.heard.insert(of);
-        }
+        self.lock().ends.begin_call(of);
     }
 
     /// Returns the members of a group that this rank is in, by their ranks in the whole group.
@@ -278,9 +254,9 @@ impl Inbox {
     pub(super) fn begin_next(&self, group: u64) -> Generation {
         let mut contents = self.lock();
         let last = contents.place(group).generation;
-        let generation = contents.next_of(last);
+        let generation = contents.ends.next_of(last);
         // Only a loss keeps a group in its generation.
-        contents.heard.insert(last);
+        contents.ends.hear(last);
         contents.places.get_mut(&group).expect(ENTERED).generation = generation;
         contents.forget_past();
         // Receives of earlier generations end.
@@ -306,9 +282,13 @@ impl Inbox {
         let (lost, members): (Vec<usize>, Vec<usize>) =
             earlier.iter().partition(|&&rank| contents.has_left(rank, group));
         let first = if lost.is_empty() { generation } else { generation.without(lost.len(), &members) };
-        let generation = contents.next_of(first);
-        contents.left.extend(lost.into_iter().map(|rank| (rank, group)));
-        let lost = contents.left.iter().filter(|(_, of)| *of == group).map(|(rank, _)| *rank).collect();
+        let generation = contents.ends.next_of(first);
+        for rank in lost {
+            let why = contents.reason_of(rank, group);
+            contents.left.insert((rank, group), why);
+        }
+        let of_group = contents.left.iter().filter(|((_, of), _)| *of == group);
+        let lost = of_group.map(|(&(rank, _), &why)| (rank, why)).collect();
         contents.places.insert(group, Place { generation, members: members.clone() });
         contents.forget_past();
         self.settle(contents);
@@ -329,7 +309,7 @@ impl Inbox {
         let own = *line.last().expect("a group has a generation");
         let mut contents = self.lock();
         loop {
-            let has_ended = contents.end_of(line).is_some();
+            let has_ended = contents.ends.of_line(line).is_some();
             let is_ready =
                 |&rank: &usize| has_ended || contents.has_message(rank, own) || contents.has_left(rank, own.group);
             if let Some(place) = from.iter().position(is_ready) {
@@ -365,7 +345,7 @@ impl Inbox {
             if let Some(bytes) = contents.messages[from].get_mut(&own).and_then(VecDeque::pop_front) {
                 return News::Message(bytes);
             }
-            if let Some(end) = contents.end_of(line) {
+            if let Some(end) = contents.ends.of_line(line) {
                 return News::Ended(end);
             }
             if contents.has_left(from, own.group) {
@@ -384,17 +364,11 @@ impl Contents {
         self.places.get(&group).expect(ENTERED)
     }
 
-    /// Returns the first generation from this one on, of the same members, that was not aborted.
-    fn next_of(&self, of: Generation) -> Generation {
-        let next = self.ended.get(&of.first()).and_then(|ended| ended.number.checked_add(1));
-        Generation { number: next.map_or(of.number, |next| next.max(of.number)), ..of }
-    }
-
     /// Whether this rank never comes to a generation, or not again.
     fn is_past(&self, of: &Generation) -> bool {
         match self.places.get(&of.group) {
             Some(place) => of.is_past(&place.generation),
-            None => self.left.contains(&(self.own, of.group)),
+            None => self.left.contains_key(&(self.own, of.group)),
         }
     }
 
@@ -405,35 +379,21 @@ impl Contents {
         messages.iter_mut().for_each(|messages| messages.retain(|of, _| !self.is_past(of)));
         tagged.retain(|(_, of, _)| !self.is_past(of));
         unlike.retain(|(_, of, ..)| !self.is_past(of));
-        let (mut told, mut heard) = (std::mem::take(&mut self.told), std::mem::take(&mut self.heard));
-        told.retain(|of| !self.is_past(of));
-        heard.retain(|of| !self.is_past(of));
+        let mut ends = std::mem::take(&mut self.ends);
+        ends.forget(|of| self.is_past(of));
         (self.messages, self.tagged, self.unlike) = (messages, tagged, unlike);
-        (self.told, self.heard) = (told, heard);
-    }
-
-    /// Notes the end of a generation. The first one wins, but for a loss, which ends all.
-    fn end(&mut self, of: Generation, end: End) {
-        let last = self.ended.get(&of.first()).copied();
-        if last.is_some_and(|last| last.number >= of.number) {
-            return;
-        }
-        let (mut order, mut replaced) = (self.ends, None);
-        if let Some(last) = last.filter(|_| of.number == u64::MAX) {
-            (order, replaced) = (last.order, Some((last.number, last.end)));
-        }
-        self.ends += 1;
-        self.ended.insert(of.first(), Ended { number: of.number, end, order, replaced });
+        self.ends = ends;
     }
 
     /// Notes that ranks are lost to a group. The generation of this rank ends if they are in it:
     /// others go on without them.
-    fn lose(&mut self, group: u64, ranks: &[usize]) {
-        self.left.extend(ranks.iter().map(|&rank| (rank, group)));
+    fn lose(&mut self, group: u64, ranks: &[(usize, Reason)]) {
+        ranks.iter().for_each(|&(rank, why)| _ = self.left.entry((rank, group)).or_insert(why));
         let Some(Place { generation, members }) = self.places.get(&group) else { return };
-        if let Some(rank) = members.iter().position(|member| ranks.contains(member)) {
-            let end = End { rank, member: members[rank], reason: Reason::Leave, turn: None };
-            self.end(Generation { number: u64::MAX, ..*generation }, end);
+        if let Some(rank) = members.iter().position(|member| ranks.iter().any(|(rank, _)| rank == member)) {
+            let reason = self.reason_of(members[rank], group);
+            let end = End { rank, member: members[rank], reason, turn: None };
+            self.ends.note(Generation { number: u64::MAX, ..*generation }, end);
         }
     }
 
@@ -450,7 +410,7 @@ impl Contents {
             let (from, _, message) = self.tagged.remove(place);
             return Some(Outcome::Message(from, message));
         }
-        if let Some(end) = self.end_of(&receive.line) {
+        if let Some(end) = self.ends.of_line(&receive.line) {
             return Some(Outcome::Ended(end));
         }
         let others = || receive.from.iter().filter(|&&rank| rank != self.own);
@@ -469,27 +429,17 @@ impl Contents {
         self.messages[from].get(&of).is_some_and(|messages| !messages.is_empty())
     }
 
+    /// Whether another rank is lost to a group, or has left it.
+    fn is_lost_to(&self, rank: usize, group: u64) -> bool {
+        rank != self.own && self.left.contains_key(&(rank, group))
+    }
+
+    fn reason_of(&self, rank: usize, group: u64) -> Reason {
+        self.left.get(&(rank, group)).copied().unwrap_or(Reason::Death)
+    }
+
     fn has_left(&self, rank: usize, group: u64) -> bool {
-        self.gone.contains(&rank) || self.left.contains(&(rank, group))
-    }
-
-    fn end_of(&self, line: &[Generation]) -> Option<End> {
-        let (own, whole) = line.split_last()?;
-        // A rank that leaves the whole group stays in the groups that were split off.
-        let inherited = whole.iter().filter_map(|of| self.told_of(of)).find(|(_, end)| end.reason != Reason::Leave);
-        match (self.told_of(own), inherited) {
-            // The part ended first: not because of the whole group.
-            (Some((order, end)), Some((later, _))) if order < later && !self.heard.contains(own) => Some(end),
-            (_, Some((_, end))) | (Some((_, end)), None) => Some(end),
-            (None, None) => None,
-        }
-    }
-
-    /// Returns the end of a generation of which this rank is told, and its place among all ends.
-    fn told_of(&self, of: &Generation) -> Option<(u64, End)> {
-        let ended = self.ended.get(&of.first()).filter(|ended| ended.number >= of.number)?;
-        let first = ended.replaced.filter(|(last, _)| *last >= of.number && !self.heard.contains(of));
-        Some((ended.order, first.map_or(ended.end, |(_, end)| end)))
+        self.gone.contains(&rank) || self.left.contains_key(&(rank, group))
     }
 }
 

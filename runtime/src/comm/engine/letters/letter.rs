@@ -69,8 +69,8 @@ pub(super) enum Content {
     /// The sender makes no more calls in the group of this number.
     Leave { group: u64 },
     /// The sender goes on without these ranks of the whole group, as far as this group is
-    /// concerned.
-    Lost { group: u64, ranks: Vec<usize> },
+    /// concerned: [`Reason::Leave`] or [`Reason::Death`] is why.
+    Lost { group: u64, ranks: Vec<(usize, Reason)> },
     /// The sender makes no more calls in any group.
     Gone,
 }
@@ -84,6 +84,14 @@ pub(super) struct End {
     pub(super) member: usize,
     pub(super) reason: Reason,
     pub(super) turn: Option<u64>,
+}
+
+impl End {
+    /// Returns whether the rank makes no more calls: it has said so ([`Reason::Leave`]), or was lost
+    /// ([`Reason::Death`]).
+    pub(super) fn is_of_left(&self) -> bool {
+        matches!(self.reason, Reason::Leave | Reason::Death)
+    }
 }
 
 /// A message that no receive has taken.
@@ -156,7 +164,9 @@ impl Letter {
             Content::Message { bytes, .. } => Cow::Borrowed(bytes),
             Content::Tagged { message, .. } => Cow::Borrowed(&message.bytes),
             Content::Unlike { sent, expected, .. } => numbers([sent.bytes, expected.bytes]).into(),
-            Content::Lost { ranks, .. } => numbers(ranks.iter().copied()).into(),
+            Content::Lost { ranks, .. } => {
+                numbers(ranks.iter().map(|&(rank, why)| rank << 1 | usize::from(why == Reason::Leave))).into()
+            }
             Content::End { .. } | Content::Leave { .. } | Content::Gone => Cow::Borrowed(&[]),
         }
     }
@@ -196,7 +206,10 @@ impl Letter {
                 let sent = envelope(first, second >> 16, sent)?;
                 Content::Unlike { of, sent, expected: envelope(first, second, expected)? }
             }
-            LOST if rest.is_empty() => Content::Lost { group, ranks: words().collect() },
+            LOST if rest.is_empty() => {
+                let why = |word| if word & 1 == 1 { Reason::Leave } else { Reason::Death };
+                Content::Lost { group, ranks: words().map(|word| (word >> 1, why(word))).collect() }
+            }
             GONE => Content::Gone,
             _ => return None,
         };

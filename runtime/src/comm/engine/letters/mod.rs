@@ -10,6 +10,7 @@
 //! the same losses, and meet in the generation that follows from these. Nobody listens to a lost
 //! rank about other losses. A rank that is told that it is lost itself does not go on.
 
+mod ends;
 mod inbox;
 mod letter;
 mod mail;
@@ -182,18 +183,27 @@ impl Group {
     /// Makes the error of a call whose group was aborted.
     fn ended(&self, call: &str, end: End) -> Error {
         match end.reason {
-            Reason::Leave => {
+            Reason::Death if end.member != self.own() => {
+                let of = self.carrier.describe(end.member).map_or_else(String::new, |process| format!(" ({process})"));
+                let (call, reason, calls) = (call.to_owned(), format!("was lost{of}"), Vec::new());
+                Error::Aborted { call, replica: end.rank, reason, lost: self.is_lost(end.member), calls }
+            }
+            Reason::Leave | Reason::Death => {
                 let last = match end.member == self.own() {
                     true => "the others take it for lost",
                     false => "it makes no more calls of this group",
                 };
                 let last = self.said(last, end.member);
-                // A rank that leaves a split may stay in the whole group.
-                let lost = self.line.len() == 1 || self.inbox.has_left(end.member, self.line[0].group);
-                Error::Left { call: call.to_owned(), replica: end.rank, last, lost }
+                Error::Left { call: call.to_owned(), replica: end.rank, last, lost: self.is_lost(end.member) }
             }
             reason => Error::aborted(call, end.rank, reason),
         }
+    }
+
+    /// Returns whether a rank that has left this group has left the whole group. A rank that leaves
+    /// a split may stay in that.
+    fn is_lost(&self, member: usize) -> bool {
+        self.line.len() == 1 || self.inbox.has_left(member, self.line[0].group)
     }
 
     /// Adds the process of a rank of the whole group to what is said of it.
@@ -206,7 +216,8 @@ impl Group {
 
     /// Returns the end by which a rank of this group has left.
     fn left(&self, rank: usize) -> End {
-        End { rank, member: self.members[rank], reason: Reason::Leave, turn: None }
+        let member = self.members[rank];
+        End { rank, member, reason: self.inbox.reason_of(member, self.generation().group), turn: None }
     }
 
     /// Aborts this generation on all ranks; all later ones, too, if a rank has left. On each rank
@@ -214,7 +225,7 @@ impl Group {
     /// consequences of a loss first.
     fn end(&self, end: End) {
         let of = self.generation();
-        let new = || (if end.reason == Reason::Leave { u64::MAX } else { of.number }, end);
+        let new = || (if end.is_of_left() { u64::MAX } else { of.number }, end);
         let (number, end) = self.inbox.ends_of(of).first().copied().unwrap_or_else(new);
         let content = || Content::End { of: Generation { number, ..of }, end };
         self.inbox.put(self.own(), Letter(content()));
@@ -388,7 +399,7 @@ impl Engine for Messages {
         let Group { ref line, ref inbox, ref carrier, .. } = *self.group;
         let (own, mut line) = (self.group.own(), line.clone());
         let (group, formed) = (self.group.generation().group, self.formed.iter().copied());
-        let earlier: Vec<usize> = formed.filter(|&rank| !inbox.has_departed(rank, group)).collect();
+        let earlier: Vec<usize> = formed.filter(|&rank| inbox.reason_of(rank, group) != Reason::Leave).collect();
         let last = line.last_mut().expect("a group has a generation");
         // More losses may come while a majority is waited for.
         let begun = loop {
@@ -408,7 +419,7 @@ impl Engine for Messages {
         // Ranks that begin another generation may have split the last one differently often.
         let splits = if *last == generation { self.splits } else { 0 };
         *last = generation;
-        lost.iter().for_each(|&rank| carrier.leave_behind(rank));
+        lost.iter().for_each(|&(rank, _)| carrier.leave_behind(rank));
         // The others may not have heard of the same losses, and those taken for lost of theirs.
         for &member in earlier.iter().filter(|&&member| member != own) {
             let content = Content::Lost { group: generation.group, ranks: lost.clone() };

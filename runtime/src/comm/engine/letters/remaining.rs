@@ -1,6 +1,7 @@
 //! The ranks of a group that are left after a loss.
 
 use super::letter::Generation;
+use consonance_kernels::group::Reason;
 
 /// The reason why the ranks that are left begin no group.
 #[derive(Debug)]
@@ -18,6 +19,6 @@ pub(super) struct Remaining {
     pub(super) members: Vec<usize>,
     /// The members before.
     pub(super) earlier: Vec<usize>,
-    /// All ranks that the group has lost.
-    pub(super) lost: Vec<usize>,
+    /// All ranks that the group has lost, and why: [`Reason::Leave`] or [`Reason::Death`].
+    pub(super) lost: Vec<(usize, Reason)>,
 }

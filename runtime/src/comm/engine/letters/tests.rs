@@ -4,7 +4,7 @@ use super::{
     letter::{Content, End, Generation, Letter, Tagged},
     wait::Receive,
 };
-use crate::{ClusterSpec, Communicator, DType, MultiWorkerMirroredStrategy, SimpleClusterResolver, World};
+use crate::{ClusterSpec, Communicator, DType, Error, MultiWorkerMirroredStrategy, SimpleClusterResolver, World};
 use consonance_kernels::group::{Envelope, Reason};
 use std::{
     collections::HashSet,
@@ -55,7 +55,7 @@ fn the_generation_of_those_left_follows_from_these_alone() {
 #[test]
 fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
     for content in [
-        Content::Lost { group: 0, ranks: vec![2] },
+        Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] },
         Content::End {
             of: Generation { number: u64::MAX, ..Generation::of_all(0) },
             end: End { rank: 2, member: 2, reason: Reason::Leave, turn: None },
@@ -81,7 +81,7 @@ fn an_abort_comes_before_the_loss_after_it() {
     let abort =
         |of, member| Content::End { of, end: End { rank: member, member, reason: Reason::Failure, turn: None } };
     inbox.put(1, Letter(abort(all, 1)));
-    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![2] }));
+    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] }));
     let blamed = |line: &[Generation]| inbox.end_of(line).map(|end| end.member);
     let call = |of| {
         inbox.begin_call(of);
@@ -107,10 +107,10 @@ fn an_abort_comes_before_the_loss_after_it() {
 #[test]
 fn a_lost_rank_takes_no_other_rank_with_it() {
     let inbox = inbox();
-    inbox.put(1, Letter(Content::Lost { group: 0, ranks: vec![2] }));
-    inbox.put(2, Letter(Content::Lost { group: 0, ranks: vec![1, 0] }));
+    inbox.put(1, Letter(Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] }));
+    inbox.put(2, Letter(Content::Lost { group: 0, ranks: vec![(1, Reason::Death), (0, Reason::Death)] }));
     assert_eq!(inbox.begin_remaining(0, None).expect("this rank is left").members, [0, 1, 3, 4]);
-    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![0] }));
+    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![(0, Reason::Death)] }));
     assert!(inbox.begin_remaining(0, None).is_err());
 }
 
@@ -221,6 +221,24 @@ fn a_majority_is_one_of_the_last_group_to_have_formed() {
     engine.remaining().expect("this rank is left");
     let all = [[vec![0, 1, 2, 3], vec![1, 2, 3]], [vec![0, 1, 2, 3], vec![2, 3]], [vec![2, 3], vec![3]]];
     assert_eq!(*asked.0.lock().expect("nobody panics holding it"), all);
+}
+
+#[test]
+fn a_rank_that_ends_without_a_word_was_lost() {
+    for says_so in [false, true] {
+        let inbox = Arc::new(Inbox::new(0, 2));
+        let world = World::new(0, 2).expect("one of two");
+        let mut rank = Communicator::from_engine(inbox.clone().engine(world, Arc::new(Asked::default())));
+        if says_so {
+            inbox.put(1, Letter(Content::Leave { group: 0 }));
+        }
+        inbox.put(1, Letter::gone());
+        match rank.barrier().expect_err("rank 1 is gone") {
+            Error::Aborted { replica: 1, lost: true, reason, .. } if !says_so => assert_eq!(reason, "was lost"),
+            Error::Left { replica: 1, lost: true, .. } if says_so => {}
+            error => panic!("{error}"),
+        }
+    }
 }
 
 /// Loses one rank more while a majority is waited for, the first time.
