@@ -10,7 +10,8 @@ const TELLS: Duration = Duration::from_secs(10);
 
 /// Kill and stop processes while they make random calls, and compare every result with the spec.
 ///
-/// The processes are one group over shared memory. In each round all of them make the same few
+/// The processes are one group over shared memory; with `--hosts`, over the network that joins hosts
+/// that this machine plays. In each round all of them make the same few
 /// calls: any collective, also on subgroups, of any dtype, operation and size, blocking or
 /// asynchronous. In some rounds one process is killed (SIGKILL) and replaced, or stopped (SIGSTOP).
 /// A stopped process goes on after a short time, or when the others have given it up. The ranks
@@ -30,6 +31,9 @@ pub(crate) struct Command {
     /// Number of ranks in each process
     #[arg(long, value_name = "R", default_value_t = 1, value_parser = number::<u64>(1..=8))]
     replicas: u64,
+    /// Number of hosts that this machine plays (takes root); processes are dealt to them in turn
+    #[arg(long, value_name = "H", default_value_t = 1, value_parser = number::<u64>(1..=16))]
+    hosts: u64,
     /// Seed of everything random; by default a new one each time
     #[arg(long, value_name = "S", value_parser = number::<u64>(0..=usize::MAX))]
     seed: Option<u64>,
@@ -47,9 +51,10 @@ pub(crate) struct WorkerCommand {
     seed: u64,
     processes: usize,
     replicas: usize,
+    hosts: usize,
     index: usize,
     round: u64,
-    parent: u32,
+    parent: String,
     #[arg(long)]
     no_faults: bool,
 }
@@ -66,10 +71,15 @@ impl Command {
         });
         let Command { seconds, round, no_faults, .. } = self;
         let (processes, replicas) = (self.processes as usize, self.replicas as usize);
-        let plan = Plan { seed, processes, replicas, faults: !no_faults };
+        let hosts = self.hosts as usize;
+        if hosts > processes {
+            return Err(format!("--hosts {hosts}: expected at most one for each of the {processes} processes"));
+        }
+        let plan = Plan { seed, processes, replicas, hosts, faults: !no_faults };
         let soak = Soak { plan, round, time: Duration::from_secs(seconds) };
         let (of_processes, of_ranks) = (count(processes, "process", "processes"), count(replicas, "rank", "ranks"));
-        println!("seed {seed}, {of_processes} of {of_ranks}, for {seconds} s");
+        let on_hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
+        println!("seed {seed}, {of_processes} of {of_ranks}{on_hosts}, for {seconds} s");
         // Hidden if standard error is no terminal: then lines tell the progress.
         let style = ProgressStyle::with_template("{bar:20} {elapsed} gone, {msg}").expect("a template that is right");
         let bar = ProgressBar::new(seconds).with_style(style);
@@ -100,8 +110,8 @@ fn count(count: usize, one: &str, many: &str) -> String {
 
 impl WorkerCommand {
     pub(crate) fn run(self) -> i32 {
-        let WorkerCommand { seed, processes, replicas, index, round, parent, no_faults } = self;
-        let plan = Plan { seed, processes, replicas, faults: !no_faults };
+        let WorkerCommand { seed, processes, replicas, hosts, index, round, parent, no_faults } = self;
+        let plan = Plan { seed, processes, replicas, hosts, faults: !no_faults };
         Worker { plan, index, round, parent }.run()
     }
 }

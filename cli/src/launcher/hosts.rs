@@ -102,7 +102,7 @@ impl Hosts {
     }
 
     /// Returns no hosts: all workers run on this machine as it is.
-    pub(super) fn none() -> Hosts {
+    pub(crate) fn none() -> Hosts {
         Hosts { hosts: Vec::new(), bridge: None }
     }
 
@@ -117,7 +117,7 @@ impl Hosts {
     }
 
     /// Returns a host.
-    pub(super) fn get(&self, host: usize) -> Option<&Host> {
+    pub(crate) fn get(&self, host: usize) -> Option<&Host> {
         self.hosts.get(host)
     }
 }
@@ -196,7 +196,7 @@ impl Starting {
 
 impl Host {
     /// Starts a process as one of this host's process ids, and a child of this one.
-    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let here = File::open("/proc/thread-self/ns/pid")?;
         let kind = Some(LinkNameSpaceType::ProcessID);
         move_into_link_name_space(self.processes.as_fd(), kind)?;
@@ -209,12 +209,12 @@ impl Host {
     }
 
     /// Returns the argument for [`join`].
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{HOST}{}", self.holder.pid)
     }
 
     /// Returns the process id in the host of a process.
-    pub(super) fn inner(pid: i32) -> Option<i32> {
+    pub(crate) fn inner(pid: i32) -> Option<i32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         ids.split_whitespace().next_back()?.parse().ok()

@@ -35,7 +35,7 @@ mod inbox;
 mod output;
 mod profile;
 pub(crate) mod signals;
-mod worker;
+pub(crate) mod worker;
 mod failure;
 mod restart;
 mod supervisor;

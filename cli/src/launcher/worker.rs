@@ -256,7 +256,8 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     let launcher = arguments.next().and_then(|launcher| launcher.into_string().ok());
     let (Some(launcher), Some(program)) = (launcher, arguments.next()) else { process::exit(FAILED) };
     let to_launcher = io::stdin().as_fd().try_clone_to_owned();
-    let error = match prepare(&launcher) {
+    let empty = File::open("/dev/null").and_then(|null| Ok(dup2_stdin(null)?));
+    let error = match empty.and_then(|()| end_with(&launcher)) {
         Ok(()) => Command::new(program).args(arguments).exec(),
         Err(error) => error,
     };
@@ -267,11 +268,10 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     process::exit(FAILED)
 }
 
-/// Prepares a worker of the launcher with this process id, or of a played host of this name.
-fn prepare(launcher: &str) -> io::Result<()> {
-    dup2_stdin(File::open("/dev/null")?)?;
+/// Lets this process end with its parent, the process with this id, or joins the played host of this
+/// name, which ends with its launcher.
+pub(crate) fn end_with(launcher: &str) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The system ends a host with its launcher.
     if hosts::join(launcher)? {
         return Ok(());
     }

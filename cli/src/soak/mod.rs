@@ -16,7 +16,7 @@ mod process;
 pub use plan::Plan;
 pub use worker::Worker;
 
-use crate::executable;
+use crate::{executable, launcher::hosts::Hosts};
 use consonance::raw::EXTENSIONS;
 use consonance_kernels::shm::Segment;
 use plan::{Fault, What};
@@ -24,6 +24,7 @@ use process::{Event, Process};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt, io,
+    path::Path,
     process::Command,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     time::{Duration, Instant},
@@ -109,7 +110,14 @@ impl Soak {
     /// The first failure. No process is left.
     pub fn run(&self, tell: impl FnMut(&Progress)) -> Result<Progress, Failure> {
         let (sender, events) = mpsc::channel();
-        SoakRun::new(self, executable::command, sender).run(&events, tell)
+        let hosts = match self.plan.hosts {
+            1 => Ok(Hosts::none()),
+            // No process of a soak writes to a launcher.
+            hosts => Hosts::start(hosts, Path::new("/dev/null")),
+        };
+        let mut run = SoakRun::new(self, executable::command, sender);
+        run.hosts = hosts.map_err(|error| run.failure(error.to_string()))?;
+        run.run(&events, tell)
     }
 }
 
@@ -138,6 +146,7 @@ type Starter = fn() -> io::Result<Command>;
 struct SoakRun<'s> {
     soak: &'s Soak,
     consonance: Starter,
+    hosts: Hosts,
     sender: Sender<Event>,
     /// The number of processes started so far.
     started: u64,
@@ -149,7 +158,7 @@ struct SoakRun<'s> {
     armed: (u64, u64),
     /// The first round of a replacement process.
     next: u64,
-    /// The time of each kill in ns, by process id.
+    /// The time of each kill in ns, by the process id on its host.
     killed: HashMap<u32, u64>,
     waits: Vec<Wait>,
     ending: bool,
@@ -163,6 +172,7 @@ impl<'s> SoakRun<'s> {
         SoakRun {
             soak,
             consonance,
+            hosts: Hosts::none(),
             sender,
             started: 0,
             processes: Vec::new(),
@@ -216,8 +226,9 @@ impl<'s> SoakRun<'s> {
 
     fn start(&mut self, index: usize) -> Result<(), Failure> {
         self.started += 1;
+        let host = self.hosts.get(index % self.soak.plan.hosts);
         let place = (self.started, index, self.next);
-        match Process::start(self.soak, self.consonance, place, self.sender.clone()) {
+        match Process::start(&self.soak.plan, self.consonance, host, place, self.sender.clone()) {
             Ok(process) => {
                 self.processes.push(process);
                 Ok(())
@@ -244,7 +255,7 @@ impl<'s> SoakRun<'s> {
     fn remove(&mut self, number: u64) -> Option<usize> {
         let at = self.processes.iter().position(|process| process.number == number)?;
         let mut process = self.processes.swap_remove(at);
-        self.killed.insert(process.pid(), stop::now());
+        self.killed.insert(process.inner, stop::now());
         process.kill();
         self.bytes += process.bytes;
         self.gave_up(number);
@@ -403,8 +414,8 @@ impl<'s> SoakRun<'s> {
     /// Checks that an error names a process that was killed. In a round in which a process is
     /// stopped, any loss is expected, such as a timeout.
     fn judge_loss(&mut self, name: &str, round: u64, (begin, end): (u64, u64), text: &str) -> Result<(), Failure> {
-        let names = |pid: &u32| [',', ')'].iter().any(|end| text.contains(&format!("process {pid}{end}")));
-        let killed = self.killed.iter().find(|(pid, _)| text.contains("lost with its process") && names(pid));
+        let names = |pid: &u32| [",", ")", " on "].iter().any(|end| text.contains(&format!("process {pid}{end}")));
+        let killed = self.killed.iter().find(|(pid, _)| text.contains("was lost") && names(pid));
         if let Some((_, &at)) = killed {
             let latency = Duration::from_nanos(end.saturating_sub(begin.max(at)));
             self.progress.worst_latency = self.progress.worst_latency.max(latency);
@@ -418,10 +429,10 @@ impl<'s> SoakRun<'s> {
     }
 
     fn failure(&self, what: String) -> Failure {
-        let (Plan { seed, processes, replicas, faults }, round) = (self.soak.plan, self.progress.round);
+        let (Plan { seed, processes, replicas, hosts, faults }, round) = (self.soak.plan, self.progress.round);
         let no_faults = if faults { "" } else { " --no-faults" };
         let again = format!(
-            "--processes {processes} --replicas {replicas} --seed {seed} --round {round}{no_faults} --seconds 60"
+            "--processes {processes} --replicas {replicas} --hosts {hosts} --seed {seed} --round {round}{no_faults} --seconds 60"
         );
         let mut groups = BTreeMap::new();
         for process in &self.processes {
@@ -447,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_pause_does_not_end_a_stop() {
-        let plan = Plan { seed: 1, processes: 3, replicas: 1, faults: true };
+        let plan = Plan { seed: 1, processes: 3, replicas: 1, hosts: 1, faults: true };
         let soak = Soak { plan, time: Duration::ZERO, round: 1 };
         let (sender, _events) = mpsc::channel();
         // Any program that does not end by itself.

@@ -26,6 +26,9 @@ pub struct Plan {
     pub processes: usize,
     /// The number of ranks in each process.
     pub replicas: usize,
+    /// The number of hosts that this machine plays, with the processes dealt to them in turn. With
+    /// one host the processes are on this machine as it is.
+    pub hosts: usize,
     /// Whether processes are killed and stopped.
     pub faults: bool,
 }

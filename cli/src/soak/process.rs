@@ -1,6 +1,7 @@
 //! A process of a soak, as its parent sees it.
 
-use super::{Soak, Starter, worker::Told};
+use super::{Starter, plan::Plan, worker::Told};
+use crate::launcher::hosts::Host;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{self, BufRead, BufReader},
@@ -16,6 +17,8 @@ pub(super) struct Process {
     pub(super) number: u64,
     /// Its index in the cluster.
     pub(super) index: usize,
+    /// Its id on its host.
+    pub(super) inner: u32,
     /// Whether it is in a group, by its last report.
     pub(super) formed: bool,
     pub(super) stopped: bool,
@@ -37,26 +40,34 @@ pub(super) struct Event {
 impl Process {
     /// Starts a process, whose first round is `round`.
     pub(super) fn start(
-        soak: &Soak,
+        plan: &Plan,
         consonance: Starter,
+        host: Option<&Host>,
         (number, index, round): (u64, usize, u64),
         tell: Sender<Event>,
     ) -> io::Result<Process> {
-        let plan = &soak.plan;
+        let Plan { seed, processes, replicas, hosts, .. } = *plan;
         let own = std::process::id();
-        let numbers = [plan.seed, plan.processes as u64, plan.replicas as u64, index as u64, round, own.into()];
+        let parent = host.map_or_else(|| own.to_string(), Host::name);
+        let numbers = [seed, processes as u64, replicas as u64, hosts as u64, index as u64, round];
         let mut command = consonance()?;
-        command.arg("soak-worker").args(numbers.map(|number| number.to_string()));
+        command.arg("soak-worker").args(numbers.map(|number| number.to_string())).arg(parent);
         if !plan.faults {
             command.arg("--no-faults");
         }
         // This job id differs from every other soak's.
         command.env("CONSONANCE_JOB", format!("soak {own}"));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = match host {
+            Some(host) => host.spawn(&mut command)?,
+            None => command.spawn()?,
+        };
+        let inner = host.and_then(|_| Host::inner(Pid::from_child(&child).as_raw_pid()));
+        let inner = inner.map_or(child.id(), i32::unsigned_abs);
         let output = child.stdout.take().expect("asked for above");
         thread::spawn(move || listen(number, output, &tell));
         let heard = Instant::now();
-        Ok(Process { number, index, formed: false, stopped: false, lost: 0, bytes: 0, heard, child })
+        Ok(Process { number, index, inner, formed: false, stopped: false, lost: 0, bytes: 0, heard, child })
     }
 
     pub(super) fn pid(&self) -> u32 {

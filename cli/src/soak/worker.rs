@@ -9,11 +9,11 @@ use super::{
     plan::{Plan, What},
     stop::{Stop, now, timed, unless_lost},
 };
+use crate::launcher::{hosts::address, worker::end_with};
 use consonance::{
     ClusterSpec, CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, SimpleClusterResolver,
 };
 use consonance_harness::compare::{Part, given, message, parts, start_all};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::{
     fmt,
     io::{self, Read, Write},
@@ -41,6 +41,9 @@ const MEETS: Duration = Duration::from_secs(30);
 /// data in some hundred.
 const STAGING_BYTES: usize = 8 << 10;
 
+/// The port of the first process, if the processes are on several hosts. Those of the others follow.
+const FIRST_PORT: usize = 4000;
+
 /// The interval at which a process reports its round if it is not affected by a fault.
 const TELLS: Duration = Duration::from_millis(50);
 
@@ -61,7 +64,7 @@ pub(super) enum Told {
 }
 
 /// A process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Worker {
     /// The calls and faults.
     pub plan: Plan,
@@ -69,15 +72,15 @@ pub struct Worker {
     pub index: usize,
     /// The first round.
     pub round: u64,
-    /// The process that started this one.
-    pub parent: u32,
+    /// The id of the process that started this one, or the name of the host to join.
+    pub parent: String,
 }
 
 impl Worker {
     /// Runs rounds until standard input is closed, and returns the exit status.
     pub fn run(self) -> i32 {
-        let armed = set_parent_process_death_signal(Some(Signal::KILL));
-        if armed.is_err() || getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(self.parent) {
+        if let Err(error) = end_with(&self.parent) {
+            tell(&Told::Wrong(0, error.to_string()));
             return 1;
         }
         let stop = Arc::new(AtomicBool::new(false));
@@ -113,9 +116,13 @@ impl Worker {
     }
 
     fn join(&self) -> Result<ProcessGroup, Error> {
-        let addresses = (1..=self.plan.processes).map(|port| format!("localhost:{port}"));
+        let Plan { processes, replicas, hosts, .. } = self.plan;
+        let addresses = (0..processes).map(|index| match hosts {
+            1 => format!("localhost:{}", index + 1),
+            _ => format!("{}:{}", address(index % hosts), FIRST_PORT + index),
+        });
         let task = SimpleClusterResolver::new(ClusterSpec::new().job("worker", addresses)?);
-        let builder = ProcessGroup::builder(task.with_task("worker", self.index)?).replicas(self.plan.replicas);
+        let builder = ProcessGroup::builder(task.with_task("worker", self.index)?).replicas(replicas);
         let options = CommunicationOptions::new().timeout(DEADLINE)?;
         let builder = builder.options(options).staging_bytes(STAGING_BYTES).reads_directly(true);
         builder.timeout(MEETS)?.on_wait(|_| {}).join()
