@@ -21,5 +21,6 @@ pub use consonance_kernels::wire::Wire;
 pub use consonance_kernels::{
     group::{Envelope, KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
+    os::launcher::Blame,
 };
 pub use consonance_spec::{Class, Extension, Kind, Signature};

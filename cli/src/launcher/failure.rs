@@ -17,6 +17,9 @@ pub struct Failure {
     pub blame: Option<Blame>,
     /// The worker that failed first, if the one at fault has not failed.
     pub first: Option<Ended>,
+    /// The worker of another launch that the errors of this one name, and why. Its state is not
+    /// known here.
+    pub elsewhere: Option<(usize, Blame)>,
 }
 
 /// The state of a worker when the launch failed.
@@ -57,7 +60,7 @@ impl Failure {
     }
 
     pub(super) fn new(worker: usize, pid: i32, state: WorkerState, blame: Option<Blame>, first: Ended) -> Failure {
-        Failure { worker, pid, state, blame, first: Some(first).filter(|_| !state.has_failed()) }
+        Failure { worker, pid, state, blame, first: Some(first).filter(|_| !state.has_failed()), elsewhere: None }
     }
 }
 
@@ -75,7 +78,7 @@ impl fmt::Display for WorkerState {
 /// worker 0 (pid 4427): exit status 1`.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { worker, pid, state, blame, first } = self;
+        let Failure { worker, pid, state, blame, first, elsewhere } = self;
         write!(f, "worker {worker} (pid {pid}): ")?;
         match (state, blame) {
             (WorkerState::Ended(End::Status(0)), Some(Blame::Left)) => {
@@ -86,7 +89,10 @@ impl fmt::Display for Failure {
             (state, Some(Blame::Failed | Blame::Left)) if state.has_failed() => write!(f, "{state}")?,
             (state, Some(blame)) => write!(f, "{state}; named by the others: {}", words(*blame))?,
         }
-        first.iter().try_for_each(|first| write!(f, "; {first}"))
+        first.iter().try_for_each(|first| write!(f, "; {first}"))?;
+        elsewhere.iter().try_for_each(|(worker, blame)| {
+            write!(f, "; it names worker {worker}, of another launch: {}", words(*blame))
+        })
     }
 }
 

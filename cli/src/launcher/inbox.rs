@@ -8,7 +8,7 @@
 //! end is seen. A process also tells when it begins to wait for the other workers, and when it has
 //! joined them: only the launcher knows that one of them has ended before it could be found.
 
-use consonance_kernels::os::launcher::{Blame, Line, News, Post};
+use consonance_kernels::os::launcher::{Blame, Culprit, Line, News, Post};
 use rustix::fs::{OFlags, fcntl_setfl};
 use std::{
     collections::HashMap,
@@ -193,7 +193,10 @@ impl Inbox {
                 missing.into_iter().for_each(|missing| self.name(worker, missing, Blame::Missing));
             }
             News::Blames(culprit, blame) => {
-                let culprit = self.workers.get(&(host, culprit)).copied();
+                let culprit = match culprit {
+                    Culprit::Process(id) => self.workers.get(&(host, id)).copied(),
+                    Culprit::Worker(worker) => Some(worker).filter(|&worker| worker < self.size),
+                };
                 culprit.into_iter().for_each(|culprit| self.name(worker, culprit, blame));
             }
         }
@@ -263,8 +266,11 @@ mod tests {
             .expect("room");
         assert_eq!(culprits(&mut inbox, [1, 2]), [None; 2]);
         assert!(!inbox.has_met());
-        inbox.writer.write_all(b"1 11 gave-up 5\n").expect("room");
-        assert_eq!(culprits(&mut inbox, [1]), [Some((5, Blame::Missing))]);
+        inbox
+            .writer
+            .write_all(b"1 11 gave-up 5\n2 12 blames-worker 6 left\n3 13 blames-worker 4 left\n")
+            .expect("room");
+        assert_eq!(culprits(&mut inbox, [1, 2, 3]), [Some((5, Blame::Missing)), None, Some((4, Blame::Left))]);
     }
 
     #[test]

@@ -280,12 +280,12 @@ impl<'l> Supervisor<'l> {
         let Some(first) = self.first else { return };
         // A replacement does not answer for what was before.
         if self.workers[self.place(first.worker)].pid() == first.pid {
-            // The state of a worker of another launch is not known here.
-            let own = self.launch.indices();
-            let culprit = self.inbox.culprit_of(first.worker).filter(|named| own.contains(&named.worker));
-            self.culprit = culprit.or(self.culprit);
+            self.culprit = self.inbox.culprit_of(first.worker).or(self.culprit);
         }
-        let named = self.culprit.map_or(first.worker, |named| named.worker);
+        let own = self.launch.indices();
+        let is_own = |named: &Named| own.contains(&named.worker);
+        let culprit = self.culprit.filter(is_own);
+        let named = culprit.map_or(first.worker, |named| named.worker);
         let (pid, state) = match named == first.worker {
             true => (first.pid, WorkerState::Ended(first.end)),
             false => {
@@ -294,8 +294,9 @@ impl<'l> Supervisor<'l> {
             }
         };
         self.awaited = (state == WorkerState::Running).then_some(pid);
-        let blame = self.culprit.map(|named| named.blame);
-        self.report.outcome = Outcome::Failed(Failure::new(named, pid, state, blame, first));
+        let failure = Failure::new(named, pid, state, culprit.map(|named| named.blame), first);
+        let elsewhere = self.culprit.filter(|named| !is_own(named)).map(|named| (named.worker, named.blame));
+        self.report.outcome = Outcome::Failed(Failure { elsewhere, ..failure });
     }
 
     /// Replaces the worker of this index, which has ended, after a pause if its last processes have

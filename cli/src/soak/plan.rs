@@ -134,7 +134,7 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan { seed: 7, processes: 3, replicas: 2, faults: true };
+    const PLAN: Plan = Plan { seed: 7, processes: 3, replicas: 2, hosts: 1, faults: true };
 
     #[test]
     fn a_seed_is_one_sequence_of_calls_and_faults() {

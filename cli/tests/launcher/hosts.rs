@@ -1,7 +1,7 @@
 //! `consonance run --hosts`: hosts that this machine plays. Takes root and the commands that make
 //! namespaces.
 
-use super::{CONSONANCE, Launch, on, until, until_gone};
+use super::{CONSONANCE, Launch, across, on, until, until_gone};
 use rustix::process::{Signal, geteuid};
 use std::{
     collections::BTreeSet,
@@ -344,19 +344,23 @@ fn a_launcher_unable_to_play_hosts_says_how_to_mend_it() {
     }
 }
 
-/// Processes of a host find each other and name the one at fault, as without `--hosts`.
+/// Processes of a host and of several find each other and name the one at fault, as without
+/// `--hosts`.
 #[test]
-fn the_library_on_a_host_names_the_worker_at_fault() {
+fn the_library_on_hosts_names_the_worker_at_fault() {
     if !can_play() {
         return;
     }
-    for (fault, end) in [
+    let ends = [
         ("error", "exit status 1"),
         ("stop", "stopped; named by the others: it did not come before a deadline"),
         ("exit", "left with status 0 before a call of the others"),
-    ] {
+    ];
+    let several: &[[&str; 2]] = if across::can_cross() { &[["3", "1"]] } else { &[] };
+    let cases = [["1", "3"]].iter().chain(several).flat_map(|hosts| ends.map(|fault| (hosts, fault)));
+    for ([hosts, workers], (fault, end)) in cases {
         let mut command = Command::new(CONSONANCE);
-        command.args(["run", "--hosts", "1", "-n", "3", "--"]).arg(env::current_exe().expect("a test"));
+        command.args(["run", "--hosts", hosts, "-n", workers, "--"]).arg(env::current_exe().expect("a test"));
         command.args(["--exact", "faults::workers_with_a_fault", "--nocapture"]).env(super::faults::PLAYED, fault);
         let output = Launch::of(command).finish();
         let stderr = text(&output.stderr);

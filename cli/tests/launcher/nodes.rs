@@ -57,14 +57,15 @@ fn the_failed_worker_of_a_node_is_named_by_its_rank() {
     assert_eq!((status.code(), text(&stderr).as_str()), (Some(124), "consonance: after 300ms worker 3 still ran\n"));
 }
 
-/// A worker may name one of another node, which this launch does not know.
+/// The state of a worker of another node is not known to a launch.
 #[test]
-fn a_named_worker_of_another_node_is_not_taken_for_an_own_one() {
+fn a_named_worker_of_another_node_is_said_to_be_of_another_launch() {
     let blames = "set -- $CONSONANCE_LAUNCHER; echo \"$1 $$ waits\" >$3; echo \"$1 $$ gave-up 0\" >$3; exit 4";
     let Output { status, stderr, .. } = node(1, "", &on(2, blames, "sleep 60")).finish();
     let stderr = text(&stderr);
     assert_eq!(status.code(), Some(4), "{stderr}");
-    assert!(stderr.starts_with("consonance: worker 2 (pid ") && stderr.ends_with("): exit status 4\n"), "{stderr}");
+    let names = "): exit status 4; it names worker 0, of another launch: it did not come before a deadline\n";
+    assert!(stderr.starts_with("consonance: worker 2 (pid ") && stderr.ends_with(names), "{stderr}");
 }
 
 #[test]
@@ -112,25 +113,27 @@ fn a_node_without_an_option_is_refused() {
     }
 }
 
-/// Plays a scene with two hosts, each with a launch of its own of two workers. Returns the lines of
-/// each worker.
-fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
-    let test = env::current_exe().expect("a test");
+/// Runs this test of the program with two hosts, each with a launch of its own of two workers, with
+/// these options and this variable. Returns what was written.
+fn on_two_nodes(options: &str, test: &str, variable: (&str, &str)) -> [String; 2] {
+    let program = env::current_exe().expect("a test");
     let script = format!(
-        "exec {CONSONANCE} run --nodes 2 --node $RANK --chief 10.77.0.1:4000 -n 2 --keep-going -- {} --exact {} \
+        "exec {CONSONANCE} run --nodes 2 --node $RANK --chief 10.77.0.1:4000 -n 2 {options} -- {} --exact {test} \
          --nocapture",
-        test.display(),
-        across::NAME
+        program.display(),
     );
     let mut command = Command::new(CONSONANCE);
     command.args(["run", "--hosts", "2", "-n", "1", "--keep-going", "--timeout", "20", "--", "sh", "-c", &script]);
-    let output = Launch::of({
-        command.env(across::SCENE, scene);
-        command
-    });
-    let output = output.finish();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    println!("{scene}: {stdout}\n{stderr}");
+    command.env(variable.0, variable.1);
+    let output = Launch::of(command).finish();
+    let written = [text(&output.stdout), text(&output.stderr)];
+    println!("{variable:?}: {}\n{}", written[0], written[1]);
+    written
+}
+
+/// Plays a scene on two nodes. Returns the lines of each worker.
+fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
+    let [stdout, _] = on_two_nodes("--keep-going", across::NAME, (across::SCENE, scene));
     let mut lines = BTreeMap::<usize, Vec<String>>::new();
     for line in stdout.lines() {
         // Each launcher puts the worker before the line.
@@ -154,4 +157,25 @@ fn the_workers_of_two_nodes_train_with_the_bits_of_one_process() {
         assert_eq!(played[&worker], [&*all, "lost 2", &left], "worker {worker}");
     }
     assert_eq!(played[&2], [all]);
+}
+
+/// Each launch names the worker at fault, the one of another host, too.
+#[test]
+fn both_launches_name_the_worker_at_fault() {
+    if !across::can_cross() {
+        return;
+    }
+    for (fault, own, elsewhere) in [
+        ("error", "exit status 1", "it failed"),
+        ("kill", "killed by SIGKILL", "it left before a call of theirs"),
+        ("shape", "exit status 1; named by the others: its call differs from theirs", "its call differs from theirs"),
+    ] {
+        let [_, stderr] = on_two_nodes("", "faults::workers_with_a_fault", (super::faults::PLAYED, fault));
+        let says = |node: usize, ends: &str| {
+            let of_node = format!("[worker {node}] consonance: worker ");
+            stderr.lines().any(|line| line.starts_with(&of_node) && line.ends_with(ends))
+        };
+        assert!(says(0, &format!("): {own}")), "{fault}: {stderr}");
+        assert!(says(1, &format!("; it names worker 1, of another launch: {elsewhere}")), "{fault}: {stderr}");
+    }
 }

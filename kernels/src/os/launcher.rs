@@ -52,7 +52,16 @@ pub enum News {
     /// It has not formed that group, and waits no more. It missed this worker at its deadline.
     GaveUp(Option<usize>),
     /// An error of a call names a process.
-    Blames(u32, Blame),
+    Blames(Culprit, Blame),
+}
+
+/// The process that an error names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// The process of this id, on the host of the one that tells it.
+    Process(u32),
+    /// The process of the worker with this index, on any host.
+    Worker(usize),
 }
 
 /// The blame of the process that an error names.
@@ -76,7 +85,7 @@ struct Told {
     /// Whether a group with all workers was told of.
     group_of_all: bool,
     /// The blame that was told last, and when.
-    blame: Option<(u32, Blame, Instant)>,
+    blame: Option<(Culprit, Blame, Instant)>,
 }
 
 /// The time after which the same blame is told again: the launcher forgets those of long ago.
@@ -86,10 +95,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 static TOLD: PerProcess<Mutex<Told>> = PerProcess::new(Mutex::default);
 
 /// Tells the launcher, if there is one, that an error of this process names `culprit`. Never waits.
-pub fn tell_blame(culprit: u32, blame: Blame) {
-    let is_own = culprit == process::id() && blame != Blame::Differs;
-    let Some(post) = Post::own().filter(|_| !is_own) else { return };
-    if told().is_news(culprit, blame, Instant::now()) {
+pub fn tell_blame(culprit: Culprit, blame: Blame) {
+    let Some(post) = Post::own() else { return };
+    let is_own = match culprit {
+        Culprit::Process(id) => id == process::id(),
+        Culprit::Worker(worker) => worker == post.worker,
+    };
+    if (!is_own || blame == Blame::Differs) && told().is_news(culprit, blame, Instant::now()) {
         post.tell(News::Blames(culprit, blame));
     }
 }
@@ -105,9 +117,9 @@ impl Told {
     }
 
     /// Notes that a blame is told now, unless the same one was told just before.
-    fn is_news(&mut self, culprit: u32, blame: Blame, now: Instant) -> bool {
+    fn is_news(&mut self, culprit: Culprit, blame: Blame, now: Instant) -> bool {
         let is_told =
-            |&(process, of, at): &(u32, Blame, Instant)| (process, of) == (culprit, blame) && now < at + AGAIN;
+            |&(named, of, at): &(Culprit, Blame, Instant)| (named, of) == (culprit, blame) && now < at + AGAIN;
         let is_news = !self.blame.as_ref().is_some_and(is_told);
         if is_news {
             self.blame = Some((culprit, blame, now));
@@ -131,7 +143,7 @@ impl Joining {
     /// first one with all workers, are told of.
     pub fn begin(task: usize, tasks: usize, is_private: bool) -> Joining {
         let Some(post) = Post::own() else { return Joining { post: None, end: News::GaveUp(None) } };
-        let is_of_all = !is_private && (post.worker, post.workers) == (task, tasks);
+        let is_of_all = !is_private && post.is_of(task, tasks);
         let news = told().meets(is_of_all);
         news.into_iter().for_each(|news| post.tell(news));
         Joining { post: Some(post).filter(|_| news == Some(News::Waits)), end: News::GaveUp(None) }
@@ -156,6 +168,12 @@ impl Drop for Joining {
     }
 }
 
+/// Returns whether the tasks of a group are the workers of the launch in which this process is. It
+/// has this task, of so many.
+pub fn has_workers(task: usize, tasks: usize) -> bool {
+    Post::own().is_some_and(|post| post.is_of(task, tasks))
+}
+
 fn told() -> MutexGuard<'static, Told> {
     TOLD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -164,6 +182,10 @@ impl Post {
     /// Returns the place of this process; `None` if no launcher has started it.
     fn own() -> Option<Post> {
         env::var(VARIABLE).ok()?.parse().ok()
+    }
+
+    fn is_of(&self, task: usize, tasks: usize) -> bool {
+        (self.worker, self.workers) == (task, tasks)
     }
 
     #[cfg(target_os = "linux")]
@@ -220,7 +242,8 @@ impl fmt::Display for Line {
             News::Joined => write!(f, "joined"),
             News::GaveUp(None) => write!(f, "gave-up"),
             News::GaveUp(Some(missing)) => write!(f, "gave-up {missing}"),
-            News::Blames(culprit, blame) => write!(f, "blames {culprit} {}", blame.word()),
+            News::Blames(Culprit::Process(id), blame) => write!(f, "blames {id} {}", blame.word()),
+            News::Blames(Culprit::Worker(worker), blame) => write!(f, "blames-worker {worker} {}", blame.word()),
         }
     }
 }
@@ -236,8 +259,11 @@ impl FromStr for Line {
             Some("waits") => News::Waits,
             Some("joined") => News::Joined,
             Some("gave-up") => News::GaveUp(number(&mut words).ok()),
-            Some("blames") => {
-                let culprit = number(&mut words)?;
+            Some(blames @ ("blames" | "blames-worker")) => {
+                let culprit = match blames {
+                    "blames" => Culprit::Process(number(&mut words)?),
+                    _ => Culprit::Worker(number(&mut words)?),
+                };
                 let word = words.next();
                 let blame = Blame::ALL.into_iter().find(|blame| Some(blame.word()) == word);
                 News::Blames(culprit, blame.ok_or(())?)
@@ -260,7 +286,7 @@ mod tests {
     fn a_blame_is_reported_again_after_a_while_or_when_it_changes() {
         let mut told = Told::default();
         let begin = Instant::now();
-        let mut tell = |culprit, blame, ms| told.is_news(culprit, blame, begin + Duration::from_millis(ms));
+        let mut tell = |id, blame, ms| told.is_news(Culprit::Process(id), blame, begin + Duration::from_millis(ms));
         assert!(tell(7, Blame::Differs, 0));
         assert!(!tell(7, Blame::Differs, 999));
         assert!(tell(7, Blame::Differs, 1000));
@@ -307,9 +333,10 @@ mod tests {
 
     #[test]
     fn every_line_parses_back() {
-        let blames = Blame::ALL.map(|blame| News::Blames(77, blame));
+        let culprits = [Culprit::Process(77), Culprit::Worker(2)];
+        let blames = Blame::ALL.into_iter().flat_map(|blame| culprits.map(|culprit| News::Blames(culprit, blame)));
         let others = [News::Here, News::Waits, News::Joined, News::GaveUp(None), News::GaveUp(Some(3))];
-        for news in blames.into_iter().chain(others) {
+        for news in blames.chain(others) {
             let line = Line { worker: 5, process: 4242, news };
             assert_eq!(line.to_string().parse(), Ok(line));
         }

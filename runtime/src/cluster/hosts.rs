@@ -25,6 +25,7 @@ use consonance_kernels::{
         Claim, Greeting, Host, MOST, Met, Near, Neighbours, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
         near as near_memory, place as place_of_ids, serve,
     },
+    os::launcher::has_workers,
     wire::{Kind, Wire, world_of_mpi},
 };
 use std::{
@@ -132,10 +133,12 @@ impl ProcessGroupBuilder {
     /// Enters the group of processes that have met.
     fn enter_hosts(&self, place: &Roster, wire: Wire, met: Met, near: Option<Neighbours>) -> Result<Entered> {
         let mut next = 0;
-        let processes = met.greetings.iter().zip(&place.tasks).map(|(greeting, task)| {
+        let are_workers = !self.job.is_private() && has_workers(place.own, place.tasks.len());
+        let processes = met.greetings.iter().zip(&place.tasks).enumerate().map(|(index, (greeting, task))| {
             let ranks = next..next + greeting.replicas;
             next = ranks.end;
-            Process { name: format!("{task}, process {} on {}", greeting.pid, greeting.host), ranks }
+            let name = format!("{task}, process {} on {}", greeting.pid, greeting.host);
+            Process { name, ranks, worker: are_workers.then_some(index) }
         });
         let processes: Vec<Process> = processes.collect();
         let hosts =

@@ -15,7 +15,7 @@ use consonance_kernels::{
     bootstrap::{Formed, Gone, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
     group::{Endpoint, Reason},
     os::{
-        launcher::{Blame, Joining, tell_blame},
+        launcher::{Blame, Culprit, Joining, tell_blame},
         process_state::{ProcessState, process_state},
         thread_pool::cores_of,
     },
@@ -400,7 +400,7 @@ impl Processes for Generation {
     fn blame(&self, rank: usize, why: Blame) {
         let member = self.members.iter().find(|member| member.ranks.contains(&rank));
         if let Some(process) = member.and_then(|member| member.process) {
-            tell_blame(process, why);
+            tell_blame(Culprit::Process(process), why);
         }
     }
 }

@@ -118,11 +118,7 @@ pub(super) fn report(
                 }
                 _ => Default::default(),
             };
-            let why = match end.abort.reason {
-                Reason::Death | Reason::Departure | Reason::Return | Reason::Leave => Blame::Left,
-                Reason::Deadline => Blame::Missing,
-                Reason::Panic | Reason::Failure | Reason::Memory => Blame::Failed,
-            };
+            let why = blame_of(end.abort.reason);
             let lost_process = lost_process.map_or_else(String::new, |process| format!(" ({process})"));
             let calls = calls.into_iter().enumerate();
             let lost = end.is_lost || matches!(end.abort.reason, Reason::Death | Reason::Departure);
@@ -165,6 +161,15 @@ pub(super) fn report(
             let groups = format!("at most {} groups split off at a time", Segment::SPLITS);
             Error::invalid("Communicator::split", "color", groups, "one more")
         }
+    }
+}
+
+/// Returns what the launcher is told of the rank that an abort names.
+pub(super) fn blame_of(reason: Reason) -> Blame {
+    match reason {
+        Reason::Death | Reason::Departure | Reason::Return | Reason::Leave => Blame::Left,
+        Reason::Deadline => Blame::Missing,
+        Reason::Panic | Reason::Failure | Reason::Memory => Blame::Failed,
     }
 }
 

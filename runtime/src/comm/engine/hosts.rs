@@ -7,7 +7,11 @@ use super::{
 use crate::{Error, Result};
 use consonance_kernels::{
     hosts::{HEAD, Head, Met, Neighbours, Network, News},
-    os::{process_state::ProcessState, thread_pool::cores_of},
+    os::{
+        launcher::{Blame, Culprit, tell_blame},
+        process_state::ProcessState,
+        thread_pool::cores_of,
+    },
     wire::Wire,
 };
 use std::{
@@ -24,6 +28,8 @@ pub(crate) struct Process {
     pub(crate) name: String,
     /// Its ranks.
     pub(crate) ranks: Range<usize>,
+    /// Its index among the workers of a launch, if the processes are those.
+    pub(crate) worker: Option<usize>,
 }
 
 /// The number of the group of all processes, with one rank each, by which they form again. The
@@ -182,6 +188,11 @@ impl Carrier for Hosts {
 
     fn leave_behind(&self, rank: usize) {
         self.network.leave_behind(self.process_of(rank));
+    }
+
+    fn blame(&self, rank: usize, why: Blame) {
+        let worker = self.processes.get(self.process_of(rank)).and_then(|process| process.worker);
+        worker.into_iter().for_each(|worker| tell_blame(Culprit::Worker(worker), why));
     }
 
     fn describe(&self, rank: usize) -> Option<String> {

@@ -23,9 +23,9 @@ pub use letter::Letter;
 use super::{Abort, AbortHandle, Engine, Failure, Service};
 use crate::{
     Error, Mailbox, Result,
-    comm::{call::Call, options::Configuration},
+    comm::{call::Call, options::Configuration, report::blame_of},
 };
-use consonance_kernels::group::Reason;
+use consonance_kernels::{group::Reason, os::launcher::Blame};
 use consonance_spec::{Kind, Signature, World};
 use letter::{Content, End, Generation};
 use mail::Mail;
@@ -100,6 +100,10 @@ pub trait Carrier: Send + Sync {
     /// sooner than a sleep, at most until `is_done`. By default returns at once: letters arrive by
     /// themselves.
     fn wait_awake(&self, _is_done: &dyn Fn() -> bool) {}
+
+    /// Notes that an error names a rank, and why. A carrier between workers of a launch tells the
+    /// launcher. By default this does nothing.
+    fn blame(&self, _rank: usize, _why: Blame) {}
 
     /// Describes the process of a rank in errors: its task, host and process id. By default there
     /// is no description.
@@ -182,6 +186,7 @@ impl Group {
 
     /// Makes the error of a call whose group was aborted.
     fn ended(&self, call: &str, end: End) -> Error {
+        self.carrier.blame(end.member, blame_of(end.reason));
         match end.reason {
             Reason::Death if end.member != self.own() => {
                 let of = self.carrier.describe(end.member).map_or_else(String::new, |process| format!(" ({process})"));
@@ -305,6 +310,7 @@ impl Messages {
                 let process = self.describe_silent(&[from]).pop().flatten();
                 let said = process.map_or(silent.to_owned(), |process| format!("{silent}; {process}"));
                 let missing = vec![(from, said)];
+                group.carrier.blame(group.members[from], Blame::Missing);
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
         }
@@ -440,6 +446,7 @@ impl Engine for Messages {
 
     fn blame(&self, rank: usize) {
         self.group.note(Some(rank));
+        self.group.carrier.blame(self.group.members[rank], Blame::Differs);
     }
 
     fn mailbox(&mut self) -> Result<Mailbox> {
