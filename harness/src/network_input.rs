@@ -33,6 +33,7 @@ fn greetings(source: &mut Source<'_>) -> Verdict {
         pid: 77,
         place: 5,
         near: 6,
+        generation: 4,
         host: text("host ", piece),
         wire: text("é", piece),
         address: vec![7; 110],

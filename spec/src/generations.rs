@@ -316,12 +316,16 @@ pub enum Fate {
 /// that has ended may have counted for the other side before: whoever hears of an end must have
 /// heard before of the groups that the process had begun, and does not go on if one was without it.
 ///
+/// A process that replaces a lost one is none of the last generation: it counts for no side before
+/// the generation that it joins has formed, and goes on with no other one alone.
+///
 /// ```
 /// use consonance_spec::generations::{Fate::{Ended, Here, LeftBehind, Silent}, may_go_on};
 /// assert!(may_go_on(&[Here, Silent, Here]));
 /// assert!(!may_go_on(&[Silent, Here, Silent]));
 /// assert!(may_go_on(&[Here, Silent]) && !may_go_on(&[Silent, Here]));
 /// assert!(may_go_on(&[Ended, Here]) && !may_go_on(&[LeftBehind, Here]));
+/// assert!(!may_go_on(&[Ended, Ended]));
 /// ```
 pub fn may_go_on(fates: &[Fate]) -> bool {
     let count = |fate| fates.iter().filter(|&&other| other == fate).count();

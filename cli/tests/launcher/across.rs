@@ -1,7 +1,7 @@
 //! Strategies whose workers are on two hosts that this machine plays: bits, faults, and the groups
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
-use super::{CONSONANCE, Launch, hosts::can_play, reformed, until};
+use super::{CONSONANCE, Launch, hosts::can_play, reformed, replaced, until};
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
 };
@@ -47,7 +47,7 @@ pub(super) fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
 }
 
 /// Returns the lines of each worker of a launch.
-fn said_by(command: Command, scene: &str) -> BTreeMap<usize, Vec<String>> {
+pub(super) fn said_by(command: Command, scene: &str) -> BTreeMap<usize, Vec<String>> {
     let output = Launch::of(command).finish();
     let mut lines = BTreeMap::<usize, Vec<String>>::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -127,14 +127,7 @@ fn die_or_go_on(seed: u64) {
     let strategy = MultiWorkerMirroredStrategy::from_environment().expect("a cluster").options(options);
     let strategy = strategy.build().expect("the workers meet");
     let (worker, size) = (strategy.local_replicas().start, strategy.num_replicas_in_sync());
-    let mut state = seed;
-    // SplitMix64.
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    };
+    let mut next = random(seed);
     let (victim, after) = (next() as usize % size, Duration::from_micros(next() % 60_000));
     sum(&strategy, ReduceOp::Sum).expect("all are here");
     if worker == victim {
@@ -168,6 +161,23 @@ fn die_or_go_on(seed: u64) {
     }
 }
 
+/// Returns the generator of the numbers of a seed.
+pub(super) fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    // SplitMix64.
+    move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// Returns the number in a variable of the environment.
+pub(super) fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// The time of the system's clock that all processes share, in ns.
 fn nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -183,6 +193,9 @@ fn a_worker_of_a_scene() {
     }
     if let Some(victim) = scene.strip_prefix("group without ") {
         return reformed::work(victim.parse().expect("a number"));
+    }
+    if let Some(seed) = scene.strip_prefix("replaced ") {
+        return replaced::work(seed.parse().expect("a number"));
     }
     if let Some(seed) = scene.strip_prefix("seed ") {
         return die_or_go_on(seed.parse().expect("a number"));
@@ -390,7 +403,6 @@ fn a_worker_killed_in_any_call_is_named_by_all_others_and_they_go_on() {
     if !can_cross() {
         return;
     }
-    let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (kills, first) = (number("CONSONANCE_TEST_KILLS").unwrap_or(4), number("CONSONANCE_TEST_SEED").unwrap_or(1));
     let left = sum_of_threads(3);
     let mut latencies = Vec::new();

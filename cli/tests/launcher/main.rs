@@ -6,6 +6,7 @@ mod hosts;
 mod mpi;
 mod nodes;
 mod reformed;
+mod replaced;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

@@ -9,7 +9,7 @@ const MAGIC: [u8; 16] = *b"consonance hosts";
 /// The digest of what all processes of a group must have in common: the version of this crate and
 /// the way of numbers in memory, which contributions have on the wire.
 pub(super) const BUILD: u64 =
-    digest(concat!(env!("CARGO_PKG_VERSION"), " 2 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
+    digest(concat!(env!("CARGO_PKG_VERSION"), " 3 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
 
 /// The first words of a process on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Greeting {
     /// The digest of the host whose memory it may share; 0 if it shares none. Processes with the
     /// same number try.
     pub near: u64,
+    /// The number of the generation that it forms; 0 for a process that has been in none.
+    pub generation: u64,
     /// The name of its host.
     pub host: String,
     /// The name of its wire, with the version.
@@ -62,7 +64,8 @@ impl Greeting {
         bytes.extend(self.digest.to_le_bytes());
         bytes.extend((self.task as u64).to_le_bytes());
         bytes.extend(BUILD.to_le_bytes());
-        for number in [self.tasks as u64, self.replicas as u64, self.pid.into(), self.place, self.near] {
+        let Greeting { pid, place, near, generation, .. } = *self;
+        for number in [self.tasks as u64, self.replicas as u64, pid.into(), place, near, generation] {
             bytes.extend(number.to_le_bytes());
         }
         for text in [self.host.as_bytes(), self.wire.as_bytes(), &self.address] {
@@ -91,9 +94,9 @@ impl Greeting {
         if number(&mut from)? != BUILD {
             return Ok(Heard::OtherBuild(task));
         }
-        let [tasks, replicas, pid, place, near] = {
+        let [tasks, replicas, pid, place, near, generation] = {
             let mut next = || number(&mut from);
-            [next()?, next()?, next()?, next()?, next()?]
+            [next()?, next()?, next()?, next()?, next()?, next()?]
         };
         let mut texts = [const { Vec::new() }; 3];
         for text in &mut texts {
@@ -107,7 +110,19 @@ impl Greeting {
         let [host, wire, address] = texts;
         let [host, wire] = [host, wire].map(|text| String::from_utf8_lossy(&text).into_owned());
         let (tasks, replicas, pid) = (tasks as usize, replicas as usize, pid as u32);
-        Ok(Heard::Greeting(Greeting { digest, task, tasks, replicas, pid, place, near, host, wire, address }))
+        Ok(Heard::Greeting(Greeting {
+            digest,
+            task,
+            tasks,
+            replicas,
+            pid,
+            place,
+            near,
+            generation,
+            host,
+            wire,
+            address,
+        }))
     }
 }
 
@@ -123,7 +138,8 @@ mod tests {
 
     fn greeting() -> Greeting {
         let (host, wire, address) = ("one".to_owned(), "UCX 1.13.1".to_owned(), vec![7; 110]);
-        Greeting { digest: 0xabc, task: 1, tasks: 3, replicas: 2, pid: 77, place: 5, near: 6, host, wire, address }
+        let (digest, near, generation) = (0xabc, 6, 4);
+        Greeting { digest, task: 1, tasks: 3, replicas: 2, pid: 77, place: 5, near, generation, host, wire, address }
     }
 
     #[test]
@@ -146,7 +162,7 @@ mod tests {
     fn no_length_of_a_stranger_decides_an_allocation() {
         let mut bytes = Vec::new();
         greeting().write(&mut bytes).expect("memory takes all");
-        bytes.truncate(88);
+        bytes.truncate(96);
         bytes.extend(u64::MAX.to_le_bytes());
         assert!(matches!(Greeting::read(&bytes[..], 0xabc), Ok(Heard::Nonsense)));
     }

@@ -16,13 +16,13 @@ use std::{
 
 /// The time between two looks for new connections and for words on the links, and between two
 /// attempts to connect.
-const TICK: Duration = Duration::from_millis(10);
+pub(super) const TICK: Duration = Duration::from_millis(10);
 
 /// The limit on the connections that have not greeted yet.
 const STRANGERS: usize = 64;
 
 /// The word of a process that all others have greeted.
-const READY: u8 = b'R';
+pub(super) const READY: u8 = b'R';
 
 /// The place of this process in a job on several hosts.
 #[derive(Clone, Debug)]
@@ -81,12 +81,12 @@ enum Event {
 }
 
 /// A link of the meeting.
-struct Link {
-    stream: TcpStream,
-    greeting: Greeting,
+pub(super) struct Link {
+    pub(super) stream: TcpStream,
+    pub(super) greeting: Greeting,
     /// Whether this process has said that it is ready, and the other one.
-    said: bool,
-    heard: bool,
+    pub(super) said: bool,
+    pub(super) heard: bool,
 }
 
 /// Waits for all processes of the job, until the deadline. `tell` reports the missing ones, after 2
@@ -114,11 +114,11 @@ pub fn meet_at(
     let own = &host.names[host.greeting.task];
     let set = listener.set_nonblocking(true);
     set.map_err(|error| NotMet::because(format!("{own}: {error}")))?;
-    Meeting::new(host, listener).run(deadline, tell)
+    Meeting::new(host.clone(), Some(listener)).run(deadline, tell)
 }
 
 /// Listens at the address of this process's task.
-fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
+pub(super) fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
     let own = host.greeting.task;
     let others = host.addresses.iter().enumerate().filter(|(task, _)| *task != own).map(|(_, address)| &**address);
     dial::listen(&host.addresses[own], others, deadline)
@@ -127,8 +127,8 @@ fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
 
 /// The state of the meeting about another task.
 #[derive(Default)]
-struct Task {
-    link: Option<Link>,
+pub(super) struct Task {
+    pub(super) link: Option<Link>,
     /// Whether a thread tries to connect.
     is_called: bool,
     /// The time of the next attempt, after a failed one.
@@ -140,26 +140,27 @@ struct Task {
     seen: Option<String>,
 }
 
-struct Meeting<'h> {
-    host: &'h Host,
-    listener: TcpListener,
-    tasks: Vec<Task>,
+pub(super) struct Meeting {
+    pub(super) host: Host,
+    /// `None` while another process has the address.
+    pub(super) listener: Option<TcpListener>,
+    pub(super) tasks: Vec<Task>,
     /// The number of connections that have not greeted yet.
     strangers: usize,
     events: (Sender<Event>, Receiver<Event>),
 }
 
-impl<'h> Meeting<'h> {
-    fn new(host: &'h Host, listener: TcpListener) -> Meeting<'h> {
+impl Meeting {
+    pub(super) fn new(host: Host, listener: Option<TcpListener>) -> Meeting {
         let tasks = host.names.iter().map(|_| Task::default()).collect();
         Meeting { host, listener, tasks, strangers: 0, events: mpsc::channel() }
     }
 
-    fn own(&self) -> usize {
+    pub(super) fn own(&self) -> usize {
         self.host.greeting.task
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.own();
         (0..self.tasks.len()).filter(move |&task| task != own)
     }
@@ -168,9 +169,10 @@ impl<'h> Meeting<'h> {
         let begin = Instant::now();
         let mut report = Duration::from_secs(2);
         loop {
-            self.call()?;
-            self.accept()?;
-            self.listen_to_links();
+            self.step()?;
+            if self.is_ready() {
+                self.say_ready();
+            }
             if self.others().all(|task| self.tasks[task].link.as_ref().is_some_and(|link| link.said && link.heard)) {
                 return Ok(self.met());
             }
@@ -182,10 +184,23 @@ impl<'h> Meeting<'h> {
                 report += Duration::from_secs(10);
                 tell(&Waiting { waited, missing: self.missing(), elsewhere: Vec::new() });
             }
-            match self.events.1.recv_timeout(TICK) {
-                Ok(event) => self.take(event)?,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            }
+            self.wait()?;
+        }
+    }
+
+    /// Calls others, is called by them, and hears those that are linked.
+    pub(super) fn step(&mut self) -> Result<(), NotMet> {
+        self.call()?;
+        self.accept()?;
+        self.listen_to_links();
+        Ok(())
+    }
+
+    /// Waits for news of a thread, not for long.
+    pub(super) fn wait(&mut self) -> Result<(), NotMet> {
+        match self.events.1.recv_timeout(TICK) {
+            Ok(event) => self.take(event),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
         }
     }
 
@@ -213,7 +228,7 @@ impl<'h> Meeting<'h> {
     fn accept(&mut self) -> Result<(), NotMet> {
         while self.strangers < STRANGERS {
             // Errors of one connection, or of a moment.
-            let Ok((stream, _)) = self.listener.accept() else { return Ok(()) };
+            let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) else { return Ok(()) };
             let (events, own) = (self.events.0.clone(), self.host.greeting.clone());
             spawn(move || _ = events.send(greet(stream, &own).unwrap_or(Event::Stranger)))?;
             self.strangers += 1;
@@ -292,10 +307,9 @@ impl<'h> Meeting<'h> {
         Ok(())
     }
 
-    /// Says on the links that this process is ready, once it is, and hears the others. If one ends
-    /// after that, all meet anew: another one may take this process for ready.
+    /// Hears the others. If one ends after this process has said that it is ready, all meet anew:
+    /// another one may take this process for ready.
     fn listen_to_links(&mut self) {
-        let is_ready = self.others().all(|task| self.tasks[task].link.is_some());
         let (mut has_said, mut ended) = (false, false);
         for task in self.others() {
             let Task { link: slot, seen, next, .. } = &mut self.tasks[task];
@@ -324,10 +338,18 @@ impl<'h> Meeting<'h> {
             for task in &mut self.tasks {
                 task.link = None;
             }
-        } else if is_ready && !ended {
-            for link in self.tasks.iter_mut().filter_map(|task| task.link.as_mut()).filter(|link| !link.said) {
-                link.said = matches!(link.stream.write(&[READY]), Ok(1));
-            }
+        }
+    }
+
+    /// Whether this process has links with all others.
+    fn is_ready(&self) -> bool {
+        self.others().all(|task| self.tasks[task].link.is_some())
+    }
+
+    /// Says on the links that this process is ready.
+    pub(super) fn say_ready(&mut self) {
+        for link in self.tasks.iter_mut().filter_map(|task| task.link.as_mut()).filter(|link| !link.said) {
+            link.said = matches!(link.stream.write(&[READY]), Ok(1));
         }
     }
 
@@ -339,7 +361,7 @@ impl<'h> Meeting<'h> {
     }
 
     /// Makes the error at the deadline.
-    fn late(&self, waited: Duration) -> NotMet {
+    pub(super) fn late(&self, waited: Duration) -> NotMet {
         let missing = self.missing();
         let own = &self.host.addresses[self.own()];
         let seen = missing.iter().map(|&task| {
@@ -357,7 +379,7 @@ impl<'h> Meeting<'h> {
         NotMet { problem, missing }
     }
 
-    fn met(self) -> Met {
+    pub(super) fn met(self) -> Met {
         let own = self.own();
         let mut greetings = Vec::with_capacity(self.tasks.len());
         let mut links = Vec::with_capacity(self.tasks.len());

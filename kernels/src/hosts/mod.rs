@@ -6,6 +6,9 @@
 //! have greeted it, and says so. When all are ready, the group is formed. Bytes that are no
 //! greeting, or one of another job, cost only their own connection.
 //!
+//! **Replacements.** Processes that are left after a loss may wait for others in the places of the
+//! lost ones, and meet with them as all did at first: see `preparing.rs`.
+//!
 //! **Neighbours.** Those of one host then begin to share memory, if they can: see `near.rs`.
 //!
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
@@ -29,6 +32,7 @@ mod meeting;
 mod neighbours;
 mod near;
 mod network;
+mod preparing;
 mod reach;
 mod shared;
 mod states;
@@ -41,6 +45,7 @@ pub use meeting::{Host, Met, NotMet, meet, meet_at};
 pub use near::Near;
 pub use neighbours::Neighbours;
 pub use network::Network;
+pub use preparing::Preparing;
 pub use shared::{HEAD, Head, News};
 pub use states::{near, place};
 pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};

@@ -112,6 +112,13 @@ impl Network {
         }
     }
 
+    /// Leaves the others, who hear of it as of an end. Messages that were sent still arrive.
+    pub fn leave(&self) {
+        if !self.origin.forked() {
+            self.shared.order(|orders| orders.leave = true);
+        }
+    }
+
     /// Returns the states of other processes. Asks those of their hosts, and waits for the answers
     /// for at most 300 ms; `None` where there is none. Not for the thread that delivers.
     pub fn states(&self, processes: &[usize]) -> Vec<Option<ProcessState>> {

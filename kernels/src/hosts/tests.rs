@@ -44,6 +44,7 @@ fn hosts(addresses: &[String]) -> Vec<Host> {
             pid: 100 + task as u32,
             place: 1 + task as u64 / 2,
             near: 0,
+            generation: 0,
             host: format!("host{task}"),
             wire: "UCX 1.13".to_owned(),
             address: vec![task as u8; 100],

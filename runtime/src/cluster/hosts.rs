@@ -2,12 +2,13 @@
 //!
 //! **Reform.** Beside the groups of ranks, the processes have a *control* group with one rank each,
 //! which no user sees. After a loss those that are left form it again, by the rule of the majority,
-//! and agree on the number of a new group of their ranks, on the same network.
+//! and agree on the number of a new group of their ranks, on the same network. With processes in
+//! the places of lost ones they meet anew, on a network of their own: see `replacements.rs`.
 
 use super::{
     Majority,
     group_builder::ProcessGroupBuilder,
-    links::{Links, in_replicas},
+    links::Links,
     process_group::{Generation, Means, Member, ProcessGroup},
     role::host_name,
     roster::{Locality, Roster, Way, chosen_wire},
@@ -22,7 +23,7 @@ use crate::{
 use consonance_kernels::{
     bootstrap::Waiting,
     hosts::{
-        Claim, Greeting, Host, MOST, Met, Near, Neighbours, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
+        Claim, Greeting, Host, MOST, Met, Near, NotMet, listen_anywhere, listen_at, look_up, meet, meet_at,
         near as near_memory, place as place_of_ids, serve,
     },
     os::launcher::has_workers,
@@ -37,6 +38,13 @@ use std::{
 /// The limit on the start of an MPI that nobody has asked for, which also gets no more than half of
 /// the time: where UCX is missing on one host alone, the others do not start it.
 const START_OF_MPI: Duration = Duration::from_secs(60);
+
+/// The means of a process that is about to meet others.
+pub(super) struct Coming {
+    pub(super) greeting: Greeting,
+    wire: Wire,
+    near: Option<Near>,
+}
 
 /// The group that a process has entered.
 type Entered = (Arc<Generation>, Vec<Communicator>, Links);
@@ -57,45 +65,11 @@ impl ProcessGroupBuilder {
             let expected = format!("at most {MOST} processes on several hosts");
             return Err(Error::invalid(call, "cluster", expected, size.to_string()));
         }
-        let not_met =
-            |problem: String, missing| Error::Meeting { call, task: place.own_task().to_owned(), problem, missing };
-        let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
         let deadline = Instant::now() + self.timeout;
-        let chosen = chosen_wire()?;
-        let (kinds, limit) = match chosen {
-            Some(kind) => (vec![kind], self.timeout),
-            // A child of a launcher's process has the same variables, but another place.
-            None if world_of_mpi() == Some((place.own, size)) => {
-                (Kind::ALL.to_vec(), START_OF_MPI.min(self.timeout / 2))
-            }
-            None => (vec![Kind::Ucx], self.timeout),
-        };
-        let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
-        let wire = wire.map_err(|absent| not_met(absent.to_string(), Vec::new()))?;
-        let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
-        let near = match self.locality {
-            Locality::Played(played) => 1 + played as u64,
-            Locality::Memory => near_memory(&host),
-            Locality::Wire => 0,
-        };
-        let mut greeting = Greeting {
-            digest: place.digest,
-            task: place.own,
-            tasks: place.tasks.len(),
-            replicas: self.replicas,
-            pid: process::id(),
-            place: place_of_ids(&host),
-            near,
-            host,
-            wire: wire.name(),
-            address: wire.address().to_vec(),
-        };
-        let near = Near::open(&greeting);
-        if near.is_none() {
-            greeting.near = 0;
-        }
+        let coming = self.coming(call, place, 0)?;
+        let greeting = coming.greeting.clone();
         let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
-        let (names, refused) = (place.tasks.clone(), |error: NotMet| not_met(error.problem, error.missing));
+        let (names, refused) = (place.tasks.clone(), |error| not_met(call, place, error));
         let met = match &place.way {
             Way::Host => unreachable!("processes of one host share memory"),
             Way::Addresses(addresses) => {
@@ -124,14 +98,70 @@ impl ProcessGroupBuilder {
                 meet_at(&Host { greeting, names, addresses }, listener, deadline, tell).map_err(refused)?
             }
         };
-        // A group on one host has a wire where it is asked for, to be used.
-        let is_on_one_host = met.greetings.iter().all(|one| one.near == met.greetings[place.own].near);
-        let near = near.filter(|_| chosen.is_none() || !is_on_one_host).and_then(|near| near.join(&met, deadline));
-        self.enter_hosts(place, wire, met, near)
+        let is_first = met.greetings.iter().all(|greeting| greeting.generation == 0);
+        let mut links = self.connect_hosts(place, coming, met, deadline)?;
+        let (generation, communicators) = match is_first {
+            true => self.group_of(place, &mut links, 1, &(0..size).collect::<Vec<_>>()),
+            // This process replaces another one: the others know the number.
+            false => self.form_hosts(call, place, &mut links, None, deadline, Majority::Needed)?,
+        };
+        Ok((generation, communicators, links))
     }
 
-    /// Enters the group of processes that have met.
-    fn enter_hosts(&self, place: &Roster, wire: Wire, met: Met, near: Option<Neighbours>) -> Result<Entered> {
+    /// Opens the wire and the memory of a process that is about to meet others. `generation` is the
+    /// number of the one that it forms with them, 0 for a process that has been in none.
+    pub(super) fn coming(&self, call: &'static str, place: &Roster, generation: u64) -> Result<Coming> {
+        let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
+        let (kinds, limit) = match chosen_wire()? {
+            Some(kind) => (vec![kind], self.timeout),
+            // A child of a launcher's process has the same variables, but another place.
+            None if world_of_mpi() == Some((place.own, place.tasks.len())) => {
+                (Kind::ALL.to_vec(), START_OF_MPI.min(self.timeout / 2))
+            }
+            None => (vec![Kind::Ucx], self.timeout),
+        };
+        let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
+        let refused = |problem: String| not_met(call, place, NotMet { problem, missing: Vec::new() });
+        let wire = wire.map_err(|absent| refused(absent.to_string()))?;
+        let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
+        let near = match self.locality {
+            Locality::Played(played) => 1 + played as u64,
+            Locality::Memory => near_memory(&host),
+            Locality::Wire => 0,
+        };
+        let mut greeting = Greeting {
+            digest: place.digest,
+            task: place.own,
+            tasks: place.tasks.len(),
+            replicas: self.replicas,
+            pid: process::id(),
+            place: place_of_ids(&host),
+            near,
+            generation,
+            host,
+            wire: wire.name(),
+            address: wire.address().to_vec(),
+        };
+        let near = Near::open(&greeting);
+        if near.is_none() {
+            greeting.near = 0;
+        }
+        Ok(Coming { greeting, wire, near })
+    }
+
+    /// Connects this process with those that it has met.
+    pub(super) fn connect_hosts(&self, place: &Roster, coming: Coming, met: Met, deadline: Instant) -> Result<Links> {
+        let Coming { wire, near, .. } = coming;
+        // A group on one host has a wire where it is asked for, to be used.
+        let is_on_one_host = met.greetings.iter().all(|one| one.near == met.greetings[place.own].near);
+        let uses_memory = chosen_wire()?.is_none() || !is_on_one_host;
+        let near = near.filter(|_| uses_memory).and_then(|near| near.join(&met, deadline));
+        let takes_replacements = matches!(place.way, Way::Addresses(_)) && wire.kind() == Kind::Ucx;
+        let all = 0..met.greetings.len();
+        let mut formed: Vec<usize> = all.clone().filter(|&one| met.greetings[one].generation > 0).collect();
+        if formed.is_empty() {
+            formed = all.collect();
+        }
         let mut next = 0;
         let are_workers = !self.job.is_private() && has_workers(place.own, place.tasks.len());
         let processes = met.greetings.iter().zip(&place.tasks).enumerate().map(|(index, (greeting, task))| {
@@ -143,16 +173,12 @@ impl ProcessGroupBuilder {
         let processes: Vec<Process> = processes.collect();
         let hosts =
             connect(wire, met, near, processes).map_err(|error| Error::system("connect the processes", error))?;
-        let all: Vec<usize> = (0..place.tasks.len()).collect();
-        let configuration = self.options.configuration();
-        let control = Communicator::on(hosts.control(), configuration);
-        let mut links = Links { hosts, control, next: 0 };
-        let (generation, communicators) = self.group_of(place, &mut links, 1, &all);
-        Ok((generation, communicators, links))
+        let control = Communicator::on(hosts.control(&formed), self.options.configuration());
+        Ok(Links { hosts, control, next: 0, takes_replacements })
     }
 
     /// Makes the group of the ranks of these processes.
-    fn group_of(
+    pub(super) fn group_of(
         &self,
         place: &Roster,
         links: &mut Links,
@@ -177,36 +203,20 @@ impl ProcessGroupBuilder {
 impl ProcessGroup {
     /// Forms the next generation of a group whose processes meet at addresses.
     pub(super) fn reform_hosts(&mut self, call: &'static str, wait: Duration, majority: Majority) -> Result<()> {
-        if !wait.is_zero() {
-            let expected = "zero: processes of several hosts take no replacements";
-            return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait:?}")));
-        }
-        // Each process can be lost once. More losses mean that a peer says what is false.
-        let mut losses = self.place.tasks.len();
-        loop {
-            match self.form_hosts(call, majority) {
-                Err(error) if error.is_loss() && losses > 0 => losses -= 1,
-                formed => return formed,
-            }
-        }
-    }
-
-    fn form_hosts(&mut self, call: &'static str, majority: Majority) -> Result<()> {
         let ProcessGroup { options, place, means, generation, communicators } = self;
         let Means::Hosts(links) = means else { unreachable!("a group on a network") };
-        let configuration = options::Configuration { timeout: options.timeout, ..options.options.configuration() };
-        let number = links.agree(generation.number, majority, configuration).map_err(|error| {
-            let left = links.left();
-            let ranks = |rank: usize| {
-                let task = left.get(rank).map(|&process| &place.tasks[process]);
-                let member = generation.members.iter().find(|member| Some(&member.task) == task);
-                member.map_or(rank..rank + 1, |member| member.ranks.clone())
-            };
-            in_replicas(error, call, ranks)
-        })?;
-        let left = links.left();
-        communicators.clear();
-        (*generation, *communicators) = options.group_of(place, links, number, &left);
+        if !wait.is_zero() && !links.takes_replacements {
+            let expected = "zero: processes of several hosts take replacements over UCX, at addresses that all know";
+            return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait:?}")));
+        }
+        let now = Instant::now();
+        let until = now.checked_add(wait).unwrap_or(now + options.timeout);
+        (*generation, *communicators) =
+            options.form_hosts(call, place, links, Some(generation.clone()), until, majority)?;
         Ok(())
     }
+}
+
+pub(super) fn not_met(call: &'static str, place: &Roster, NotMet { problem, missing }: NotMet) -> Error {
+    Error::Meeting { call, task: place.own_task().to_owned(), problem, missing }
 }

@@ -19,6 +19,9 @@ pub(super) struct Links {
     pub(super) control: Communicator,
     /// The number of the next group of ranks on this network.
     pub(super) next: u64,
+    /// Whether new processes can meet these, at addresses that all know and over a wire that takes
+    /// them.
+    pub(super) takes_replacements: bool,
 }
 
 impl Links {
@@ -38,8 +41,7 @@ impl Links {
             self.control.waive_majority();
         }
         self.control.reform()?;
-        let mut all = vec![[0; 2]; self.control.size()];
-        self.control.all_gather_into(&[self.next, generation], all.as_flattened_mut())?;
+        let all = self.gather([self.next, generation])?;
         let left = self.left();
         let numbers = largest(&all).map_err(|(place, [group, generation])| {
             let name = left.get(place).map_or("a process", |&process| &self.hosts.processes()[process].name);
@@ -49,6 +51,16 @@ impl Links {
         let [next, last] = numbers?;
         self.next = next;
         Ok(last + 1)
+    }
+
+    /// Returns the numbers of all processes of the control group.
+    ///
+    /// # Errors
+    /// Those of a collective.
+    pub(super) fn gather(&mut self, own: [u64; 2]) -> Result<Vec<[u64; 2]>> {
+        let mut all = vec![[0; 2]; self.control.size()];
+        self.control.all_gather_into(&own, all.as_flattened_mut())?;
+        Ok(all)
     }
 }
 

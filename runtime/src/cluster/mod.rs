@@ -27,6 +27,8 @@ pub(crate) mod group_builder;
 mod hosts;
 mod links;
 #[cfg(target_os = "linux")]
+mod replacements;
+#[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};

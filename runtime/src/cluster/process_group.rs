@@ -50,8 +50,8 @@ const CALL: &str = "ProcessGroup";
 /// Their data travel over UCX (`libucp.so.0`), which is loaded then, or over the MPI of their
 /// launcher, and between processes of one host through memory that they share.
 /// [`guide::workers`](crate::guide::workers) has the variables that choose a
-/// library and a network interface. Such a group has at most 256 processes, and no replacements. It
-/// trusts its network: whoever can connect to an address can disturb it.
+/// library and a network interface. Such a group has at most 256 processes. It trusts its network:
+/// whoever can connect to an address can disturb it.
 ///
 /// In this example two threads take the role of two processes:
 ///
@@ -187,7 +187,7 @@ impl ProcessGroup {
     ///
     /// A lost process may be started again and joins as at first. The others wait for such
     /// processes for at most `wait_for_replacements`, and no longer than until the cluster is
-    /// complete. On several hosts there are no replacements.
+    /// complete. On several hosts it takes UCX and a cluster with the addresses of all processes.
     ///
     /// A network between hosts may break and seem to be a loss on both sides. Then the side goes on
     /// that has more than half of the processes not known to have ended, or half of them and the
@@ -197,7 +197,7 @@ impl ProcessGroup {
     /// [`Error::Meeting`] if a running process does not come before the timeout: the error names
     /// it, and no group is formed without it. On several hosts that is an [`Error::Timeout`], and
     /// [`Error::Meeting`] is for a side of a broken network that may not go on;
-    /// [`Error::InvalidCall`] for a wait there.
+    /// [`Error::InvalidCall`] for a wait of processes of several hosts that take no replacements.
     /// Otherwise as [`join`](ProcessGroupBuilder::join). The call can be repeated after an error.
     pub fn reform(&mut self, wait_for_replacements: Duration) -> Result<()> {
         self.form_again("ProcessGroup::reform", wait_for_replacements, Majority::Needed)

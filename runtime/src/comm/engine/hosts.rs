@@ -143,22 +143,32 @@ impl Hosts {
     /// of all ranks of these processes.
     pub(crate) fn engines(self: &Arc<Self>, number: u64, processes: &[usize]) -> Vec<Box<dyn Engine>> {
         let members: Vec<usize> = processes.iter().flat_map(|&one| self.processes[one].ranks.clone()).collect();
-        let engine =
-            |(rank, inbox): (usize, &Arc<Inbox>)| inbox.clone().engine_in(rank, number, members.clone(), self.clone());
+        let engine = |(rank, inbox): (usize, &Arc<Inbox>)| {
+            inbox.clone().engine_in(rank, number, members.clone(), members.clone(), self.clone())
+        };
         self.processes[self.own].ranks.clone().zip(&self.inboxes).filter_map(engine).collect()
     }
 
-    /// Makes the engine of this process by which the processes form again.
-    pub(crate) fn control(self: &Arc<Self>) -> Box<dyn Engine> {
-        let members = self.processes.iter().map(|process| process.ranks.start).collect();
-        let own = self.processes[self.own].ranks.start;
-        let engine = self.inboxes[0].clone().engine_in(own, CONTROL, members, self.clone());
+    /// Makes the engine of this process by which the processes form again. Those of the last
+    /// generation are `formed`.
+    pub(crate) fn control(self: &Arc<Self>, formed: &[usize]) -> Box<dyn Engine> {
+        let first = |process: &Process| process.ranks.start;
+        let members = self.processes.iter().map(first).collect();
+        let formed = formed.iter().map(|&process| first(&self.processes[process])).collect();
+        let own = first(&self.processes[self.own]);
+        let engine = self.inboxes[0].clone().engine_in(own, CONTROL, members, formed, self.clone());
         engine.expect("each process has a first rank")
     }
 
     /// Returns the processes of the group by which the processes form again, in order.
     pub(crate) fn in_control(&self) -> Vec<usize> {
         self.inboxes[0].members(CONTROL).into_iter().map(|rank| self.process_of(rank)).collect()
+    }
+
+    /// Leaves these processes and all others, for a network with new ones.
+    pub(crate) fn move_on(&self, from: &[usize]) {
+        from.iter().filter(|&&process| process != self.own).for_each(|&process| self.network.leave_behind(process));
+        self.network.leave();
     }
 
     fn process_of(&self, rank: usize) -> usize {
@@ -247,7 +257,8 @@ impl Carrier for Hosts {
         let (here, silent): (Vec<usize>, Vec<usize>) = may_run.iter().partition(|&&process| is_here(process));
         match here.len().cmp(&silent.len()) {
             Ordering::Greater => return Ok(()),
-            Ordering::Equal if may_run.first() == here.first() => return Ok(()),
+            // A process that replaces one of them does not count.
+            Ordering::Equal if !here.is_empty() && may_run.first() == here.first() => return Ok(()),
             Ordering::Equal | Ordering::Less => {}
         }
         let names = silent.iter().map(|&process| self.processes[process].name.as_str()).collect::<Vec<_>>();

@@ -128,19 +128,23 @@ impl Inbox {
     }
 
     /// Makes the engine of `own`, the rank of this inbox, in the group of this number, of these
-    /// ranks of the whole group. No two groups of an inbox have the same number, and that of the
-    /// whole one is 0. `None` if this rank is no member.
+    /// ranks of the whole group, of which `formed` are those of the last group before. No two groups
+    /// of an inbox have the same number, and that of the whole one is 0. `None` if this rank is no
+    /// member.
     pub(crate) fn engine_in(
         self: Arc<Inbox>,
         own: usize,
         number: u64,
         members: Vec<usize>,
+        formed: Vec<usize>,
         carrier: Arc<dyn Carrier>,
     ) -> Option<Box<dyn Engine>> {
         self.carried_by(&carrier);
         let rank = members.iter().position(|&member| member == own)?;
         let world = World::new(rank, members.len())?;
-        Some(Box::new(Messages::of(world, number, members, self, carrier)))
+        let mut messages = Messages::of(world, number, members, self, carrier);
+        messages.formed = formed;
+        Some(Box::new(messages))
     }
 }
 
@@ -410,7 +414,7 @@ impl Engine for Messages {
         // More losses may come while a majority is waited for.
         let begun = loop {
             let left: Vec<usize> = earlier.iter().copied().filter(|&rank| !inbox.has_left(rank, group)).collect();
-            if left.contains(&own) && !waives {
+            if !inbox.has_left(own, group) && !waives {
                 carrier.may_go_on(&earlier, &left)?;
             }
             match inbox.begin_remaining(last.group, (!waives).then_some(&*left)) {
