@@ -156,7 +156,7 @@ impl Meeting {
         Meeting { host, listener, tasks, strangers: 0, events: mpsc::channel() }
     }
 
-    pub(super) fn own(&self) -> usize {
+    fn own(&self) -> usize {
         self.host.greeting.task
     }
 

@@ -7,7 +7,7 @@
 //! network that they have. So a new process enters no group that they do not.
 //!
 //! A process that is left and has voted may lose another one before it hears the result. It then
-//! hears on the link of any other one whether that one [enters](Preparing::enter), and enters, too.
+//! hears on the links whether another one [enters](Preparing::enter), and enters, too.
 //! One that gives up says so, since the end of a link would mean the end of its process.
 
 use super::{
@@ -39,9 +39,9 @@ impl Preparing {
         Preparing { meeting: Meeting::new(host, None), listens: Instant::now() }
     }
 
-    /// Looks for the others, for at most `time`. Once all processes are here, returns a digest of
-    /// who they are, which is the same on all that see the same ones, and not zero. A process of
-    /// another job or build, or with another wire, does not count: it is told.
+    /// Looks for the others, for at most `time`. Once all processes are here, returns the digest of
+    /// their greetings, never zero: processes that see the same ones have the same. A process of
+    /// another job or build, or with another wire, does not count.
     pub fn look(&mut self, time: Duration) -> Option<u64> {
         let until = Instant::now() + time;
         loop {

@@ -2,16 +2,16 @@
 //! ones.
 //!
 //! 1. Those that are left form their control group again and agree on numbers: see `links.rs`.
-//! 2. If some are lost, each prepares a meeting of all tasks, and looks who comes. Again and again
-//!    they gather what each has seen. Once all have seen the same processes in all places, they
+//! 2. If some are lost, each prepares a meeting of all tasks, and looks for them. Again and again
+//!    they gather the processes seen. Once all have seen the same processes in all places, they
 //!    *enter*: they leave their network, and meet with the new ones on another one. If the time of
 //!    one is over before, they go on alone.
 //! 3. On the new network all do the first step: so the new ones learn the numbers. Until then only
 //!    those that were left count for a majority.
 //!
 //! A process that has seen all may lose another one instead of hearing that all have seen the same.
-//! It enters if another one has: that one says so before it leaves the network, and does not come
-//! back. If none has, it begins with the first step again.
+//! It enters if another one has. A process says that before it leaves the network, and does not
+//! come back. If none has, it begins with the first step again.
 
 use super::{
     Majority,
@@ -48,7 +48,7 @@ struct Forming<'f> {
 struct Prepared {
     coming: Coming,
     meeting: Preparing,
-    /// Whether this process has said that all are here, and has not heard what the others said.
+    /// Whether this process has seen all in the last vote.
     has_voted: bool,
 }
 

@@ -149,8 +149,9 @@ impl MultiWorkerMirroredStrategy {
     /// deadline of the call; this call may then be repeated. [`Error::WrongContext`] in a replica,
     /// in a merge function or in another strategy's scope.
     ///
-    /// On several hosts, and on [engines](MultiWorkerBuilder::engines) or
-    /// [communicators](MultiWorkerBuilder::build_on) of your own, there are no replacements:
+    /// On several hosts replacements take UCX and a cluster with the addresses of all workers.
+    /// Without these, and on [engines](MultiWorkerBuilder::engines) or
+    /// [communicators](MultiWorkerBuilder::build_on) of your own, there are none:
     /// `wait_for_replacements` must be zero. Engines that cannot go on after a loss return
     /// [`Error::WrongContext`].
     pub fn reform(&self, wait_for_replacements: Duration) -> Result<()> {
