@@ -1,7 +1,7 @@
 //! The work at the wire and the links: messages are delivered in order, and ends are reported.
 
 use super::{
-    shared::{Head, NUMBERS, News, Shared},
+    shared::{Head, NUMBERS, News, Shared, sender},
     word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
 };
 use crate::wire;
@@ -126,8 +126,10 @@ impl<F: FnMut(News)> Carrying<F> {
         }
         for wire::Arrived { head, body } in arrived {
             let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
-            let (process, place) = (number(0) as usize, number(8));
-            let Some(peer) = self.peers.get_mut(process).filter(|_| process != self.shared.own) else { continue };
+            let (process, place) = (sender(number(0)), number(8));
+            let is_of_network = self.shared.senders.get(process).is_some_and(|[_, from]| *from == number(0));
+            let is_other = is_of_network && process != self.shared.own;
+            let Some(peer) = self.peers.get_mut(process).filter(|_| is_other) else { continue };
             let rest = head[NUMBERS..].try_into().expect("the rest of a head");
             peer.changed = Some(Instant::now());
             if peer.is_gone || place < peer.delivered {

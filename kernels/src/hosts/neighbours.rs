@@ -1,5 +1,6 @@
 //! The letters between processes of one host, through memory that they share.
 
+use super::shared::sender;
 use crate::{
     group::{Letters, Unreadable},
     wire::{Arrived, Head},
@@ -60,7 +61,9 @@ impl Neighbours {
         for place in (0..self.tasks.len()).filter(|&place| place != self.own) {
             let task = self.tasks[place];
             let take = |head: Vec<u8>, body| {
-                let head = Head::try_from(&head[..]).ok().filter(|head| head[..8] == (task as u64).to_le_bytes());
+                let head = Head::try_from(&head[..])
+                    .ok()
+                    .filter(|head| sender(u64::from_le_bytes(head[..8].try_into().expect("eight bytes"))) == task);
                 head.map(|head| arrived.push(Arrived { head, body })).is_some()
             };
             match self.letters.advance(place, take, |place| self.wake(place)) {

@@ -5,7 +5,7 @@ use super::{
     meeting::Met,
     neighbours::Neighbours,
     reach::reach,
-    shared::{Head, News, Orders, Shared},
+    shared::{Head, News, Orders, Shared, senders},
     states::States,
     turns::Turns,
     word::{ASK, LEAVE_BEHIND},
@@ -53,10 +53,10 @@ impl Network {
         let is_shared = greetings[own].replicas > 1;
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let states = States::new(own, &greetings);
+        let (states, senders) = (States::new(own, &greetings), senders(own, &greetings));
         let (orders, turns, has_naps) =
             (Mutex::new(Orders { failed, ..Orders::default() }), Turns::default(), wire.descriptor().is_none());
-        let shared = Arc::new(Shared { wire, near, own, links, sent, orders, wake, has_naps, turns, states });
+        let shared = Arc::new(Shared { wire, near, own, links, senders, sent, orders, wake, has_naps, turns, states });
         let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
