@@ -174,7 +174,7 @@ impl ProcessGroupBuilder {
         let hosts =
             connect(wire, met, near, processes).map_err(|error| Error::system("connect the processes", error))?;
         let control = Communicator::on(hosts.control(&formed), self.options.configuration());
-        Ok(Links { hosts, control, next: 0, takes_replacements })
+        Ok(Links { hosts, control, next: 0, takes_replacements, has_moved_on: false })
     }
 
     /// Makes the group of the ranks of these processes.

@@ -22,6 +22,8 @@ pub(super) struct Links {
     /// Whether new processes can meet these, at addresses that all know and over a wire that takes
     /// them.
     pub(super) takes_replacements: bool,
+    /// Whether this process has left the network for one with new processes.
+    pub(super) has_moved_on: bool,
 }
 
 impl Links {

@@ -21,12 +21,15 @@ use super::{
     process_group::Generation,
     roster::{Roster, Way},
 };
-use crate::{Communicator, Result, comm::options::Configuration};
-use consonance_kernels::hosts::{Host, Preparing};
+use crate::{Communicator, Error, Result, comm::options::Configuration};
+use consonance_kernels::hosts::{Host, NotMet, Preparing};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+
+/// The number of the first generation.
+const FIRST: u64 = 1;
 
 /// The time between two votes.
 const LOOK: Duration = Duration::from_millis(50);
@@ -64,6 +67,10 @@ impl ProcessGroupBuilder {
         until: Instant,
         majority: Majority,
     ) -> Result<(Arc<Generation>, Vec<Communicator>)> {
+        if links.has_moved_on {
+            let problem = "an earlier call left the network of its group for one that was not formed; join anew";
+            return Err(Error::WrongContext { call, problem: problem.to_owned() });
+        }
         let number = last.as_ref().map_or(0, |last| last.number);
         let mut forming = Forming { builder: self, call, place, last: number, until, majority, prepared: None };
         let number = forming.run(links).map_err(|error| {
@@ -131,9 +138,18 @@ impl Forming<'_> {
             }
             if all.iter().any(|&[_, is_over]| is_over != 0) {
                 self.prepared = None;
-                return Ok(Some(number));
+                return if number > FIRST { Ok(Some(number)) } else { Err(self.all_new(links)) };
             }
         }
+    }
+
+    /// Makes the error of processes that took the places of others, of whom none is left.
+    fn all_new(&self, links: &Links) -> Error {
+        let left = links.left();
+        let missing: Vec<usize> = (0..self.place.tasks.len()).filter(|task| !left.contains(task)).collect();
+        let names: Vec<&str> = missing.iter().map(|&task| &*self.place.tasks[task]).collect();
+        let problem = format!("all processes of the last generation have ended, and {} did not come", names.join(", "));
+        not_met(self.call, self.place, NotMet { problem, missing })
     }
 
     /// Returns the meeting that this process prepares.
@@ -155,6 +171,7 @@ impl Forming<'_> {
     fn enter(&mut self, links: &mut Links) -> Result<()> {
         let Prepared { coming, mut meeting, .. } = self.prepared.take().expect("all have come to it");
         meeting.enter();
+        links.has_moved_on = true;
         links.hosts.move_on(&links.left());
         let deadline = Instant::now() + self.builder.timeout;
         let met = meeting.meet(deadline).map_err(|error| not_met(self.call, self.place, error))?;

@@ -165,8 +165,14 @@ impl Hosts {
         self.inboxes[0].members(CONTROL).into_iter().map(|rank| self.process_of(rank)).collect()
     }
 
-    /// Leaves these processes and all others, for a network with new ones.
+    /// Leaves these processes and all others, for a network with new ones. Calls of the groups here
+    /// end.
     pub(crate) fn move_on(&self, from: &[usize]) {
+        let others = self.processes.iter().enumerate().filter(|&(process, _)| process != self.own);
+        let ranks: Vec<usize> = others.flat_map(|(_, process)| process.ranks.clone()).collect();
+        for inbox in &self.inboxes {
+            ranks.iter().for_each(|&rank| inbox.put(rank, Letter::gone()));
+        }
         from.iter().filter(|&&process| process != self.own).for_each(|&process| self.network.leave_behind(process));
         self.network.leave();
     }
@@ -262,15 +268,18 @@ impl Carrier for Hosts {
             Ordering::Equal | Ordering::Less => {}
         }
         let names = silent.iter().map(|&process| self.processes[process].name.as_str()).collect::<Vec<_>>();
+        let problem = match may_run.len() {
+            0 => "all processes of the last generation have ended".to_owned(),
+            all => format!(
+                "cut off from {}, which may go on: of {all} processes that may run this side has {}",
+                names.join(" and "),
+                here.len()
+            ),
+        };
         Err(Error::Meeting {
             call: "MultiWorkerMirroredStrategy::reform",
             task: self.processes[self.own].name.clone(),
-            problem: format!(
-                "cut off from {}, which may go on: of {} processes that may run this side has {}",
-                names.join(" and "),
-                may_run.len(),
-                here.len()
-            ),
+            problem,
             missing: silent,
         })
     }
