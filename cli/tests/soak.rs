@@ -31,6 +31,20 @@ fn results_are_right_beside_kills_and_stops() {
     assert!(text.ends_with("every result as the spec says\n") && !text.contains(" 0 kills"), "{text}");
 }
 
+/// Over the network that joins two hosts, where this machine can play them.
+#[test]
+fn results_are_right_on_two_hosts_beside_kills_and_stops() {
+    let played = ["--hosts", "2", "--seconds", "1", "--processes", "2", "--no-faults"];
+    let output = soak(&played);
+    if !output.status.success() {
+        println!("skipped: a soak of two hosts: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let text = report(&["--hosts", "2", "--seconds", "6", "--processes", "3", "--seed", "338"]);
+    assert!(text.starts_with("seed 338, 3 processes of 1 rank on 2 hosts, for 6 s\n"), "{text}");
+    assert!(text.ends_with("every result as the spec says\n") && !text.contains(" 0 kills"), "{text}");
+}
+
 #[test]
 fn no_process_is_killed_without_faults() {
     let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);

@@ -1,4 +1,7 @@
-use super::{Greeting, HEAD, Host, Met, Near, Neighbours, Network, News, NotMet, meet};
+use super::{
+    Greeting, HEAD, Host, Met, Near, Neighbours, Network, News, NotMet, Preparing, meet,
+    shared::{sender, senders},
+};
 use crate::{
     bootstrap::{
         packet::MAX_BYTES,
@@ -616,4 +619,66 @@ fn words_in_pieces_or_without_a_meaning_harm_no_other_link() {
         networks[2].0.send(0, &[0; HEAD], body(2));
         assert!(matches!(news(), News::Arrived { process: 2, .. }));
     }
+}
+
+/// Lets the first two of three processes, which are left of a generation, and a new one see each
+/// other. Gives those that are left to `go_on`, and returns its results, and what the new one met.
+fn prepared<R: Send>(go_on: impl Fn(usize, Preparing) -> R + Sync) -> (Vec<R>, Result<Met, NotMet>) {
+    let mut hosts = hosts(&addresses(3));
+    hosts[..2].iter_mut().for_each(|host| host.greeting.generation = 2);
+    let (seen, go_on) = ([const { AtomicU64::new(0) }; 2], &go_on);
+    thread::scope(|scope| {
+        let new = scope.spawn(|| meet(&hosts[2], Instant::now() + Duration::from_secs(3), |_| {}));
+        let left = |own: usize| {
+            let mut preparing = Preparing::new(hosts[own].clone());
+            let until = Instant::now() + LONG;
+            while seen[0].load(Ordering::SeqCst) != seen[1].load(Ordering::SeqCst)
+                || seen[own].load(Ordering::SeqCst) == 0
+            {
+                assert!(Instant::now() < until, "all three are here");
+                seen[own].store(preparing.look(Duration::from_millis(20)).unwrap_or(0), Ordering::SeqCst);
+            }
+            go_on(own, preparing)
+        };
+        let left = [0, 1].map(|own| scope.spawn(move || left(own)));
+        let results = left.map(|left| left.join().expect("no process panics")).into();
+        (results, new.join().expect("no process panics"))
+    })
+}
+
+#[test]
+fn processes_left_enter_with_the_new_one_that_all_have_seen() {
+    let (met, new) = prepared(|own, mut preparing| {
+        match own {
+            0 => preparing.enter(),
+            _ => assert!(preparing.others_enter(), "the other one has said so"),
+        }
+        preparing.enter();
+        preparing.meet(Instant::now() + LONG).expect("all enter")
+    });
+    let new = new.expect("all enter").greetings;
+    assert!(met.iter().all(|met| met.greetings == new));
+    assert_eq!(new.iter().map(|greeting| greeting.generation).collect::<Vec<_>>(), [2, 2, 0]);
+}
+
+#[test]
+fn a_process_left_does_not_enter_after_one_that_gives_up() {
+    let (enters, new) = prepared(|own, mut preparing| own == 1 && preparing.others_enter());
+    assert_eq!(enters, [false, false]);
+    assert!(new.is_err(), "nobody enters with it");
+}
+
+#[test]
+fn messages_between_two_processes_are_marked_by_both_and_by_no_other() {
+    let all: Vec<Greeting> = hosts(&addresses(3)).into_iter().map(|host| host.greeting).collect();
+    let marks = senders(0, &all);
+    assert_eq!(senders(1, &all)[0], [marks[1][1], marks[1][0]]);
+    assert_eq!(marks[2].map(sender), [0, 2]);
+    let with = |task: usize| {
+        let mut all = all.clone();
+        all[task].pid += 1;
+        senders(0, &all)
+    };
+    assert_eq!(with(2)[1], marks[1], "another third one changes nothing");
+    assert!(with(1)[1] != marks[1] && with(0)[1] != marks[1]);
 }
