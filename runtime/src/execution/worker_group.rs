@@ -22,7 +22,10 @@
 //! fails there leaves the communicators in groups that have not formed. Then every turn fails until
 //! a repeated call has formed the group.
 
-use super::claims::{Claim, Roles, remaining, tell};
+use super::{
+    claims::{Claim, Roles, remaining, tell},
+    common::Common,
+};
 use crate::{
     Communicator, Error, Result,
     cluster::Majority,
@@ -80,9 +83,9 @@ impl Workers {
         call: &'static str,
         communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
     ) -> Result<Workers> {
-        let state = Mutex::new(State::meet(call, communicators, (worker, workers), cluster, 0)?);
+        let state = Mutex::new(State::meet(call, communicators, (worker, workers), common, 0)?);
         let workers = Workers { state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
@@ -95,10 +98,10 @@ impl Workers {
         call: &'static str,
         communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
     ) -> Result<()> {
         let variables = self.variables();
-        self.replace(State::meet(call, communicators, (worker, workers), cluster, variables)?);
+        self.replace(State::meet(call, communicators, (worker, workers), common, variables)?);
         Ok(())
     }
 
@@ -113,7 +116,7 @@ impl Workers {
         &self,
         call: &'static str,
         configuration: Configuration,
-        cluster: &str,
+        common: &Common,
         majority: Majority,
     ) -> Result<()> {
         let home = self.take_all(call, configuration.timeout)?;
@@ -137,7 +140,7 @@ impl Workers {
             };
             // The first rank stands for the worker: a worker whose last reform failed has kept its
             // number, and others may have another by now.
-            tell(communicator, [first, variables as usize, first, count], cluster)
+            tell(communicator, [first, variables as usize, first, count], common)
         });
         let first = communicators.first().map_or(0, Communicator::rank);
         match claims.and_then(|claims| Roles::new(call, &claims, first, None)) {
@@ -365,7 +368,7 @@ impl State {
         call: &'static str,
         mut communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
         variables: u64,
     ) -> Result<State> {
         let Some(first) = communicators.first().map(Communicator::rank) else {
@@ -384,11 +387,12 @@ impl State {
         let claims: Vec<Result<Vec<Claim>>> = thread::scope(|scope| {
             let threads: Vec<_> = communicators
                 .iter_mut()
-                .map(|communicator| scope.spawn(move || tell(communicator, own, cluster)))
+                .map(|communicator| scope.spawn(move || tell(communicator, own, common)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
         let claims = claims.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        common.check_grains(call, size)?;
         Ok(State::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
     }
 
