@@ -1,8 +1,8 @@
-use crate::sample::{Ranks, Sample, for_ranks, keys};
+use crate::sample::{Ranks, keys};
 use consonance_spec::{
-    ReduceOp::{self, Sum},
+    ReduceOp::Sum,
     array::{self, Array},
-    bf16, collective, f16, for_each_dtype,
+    bf16, f16,
     training::{Real, clip, difference, global_norm},
 };
 use quickcheck::{TestResult, quickcheck};
