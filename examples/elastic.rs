@@ -75,8 +75,8 @@ struct Options {
     /// Start another process in its place
     #[arg(long)]
     replace: bool,
-    /// Parts of each step, at least one for each worker. The weights then have the same bits for any
-    /// number of workers
+    /// Parts of each step, at least one for each worker. The weights then have the same bits for
+    /// any number of workers
     #[arg(short, long, value_name = "COUNT")]
     grains: Option<usize>,
     /// This worker kills itself in step `--at`
@@ -121,8 +121,8 @@ impl State {
     }
 }
 
-/// Continues from `state` up to step `end`. Calls `amid` in each step when the first grain of a replica
-/// is done, before the replicas meet.
+/// Continues from `state` up to step `end`. Calls `amid` in each step when the first grain of a
+/// replica is done, before the replicas meet.
 fn train(strategy: &Strategy, state: &mut State, end: u64, samples: &Samples, amid: impl Fn(u64) + Sync) -> Result<()> {
     while state.step < end {
         let batch = batch(samples.count(), state.step);

@@ -1,7 +1,7 @@
 //! The parameters of a training.
 
-/// The parameters of a training. Together with the data and the number of grains they determine every
-/// bit of the result.
+/// The parameters of a training. Together with the data and the number of grains they determine
+/// every bit of the result.
 pub(crate) struct Plan {
     /// The layers' sizes, the input's first.
     pub(crate) sizes: Vec<usize>,

@@ -1,6 +1,6 @@
-//! Synchronous data-parallel training: every replica computes the gradients of its grains, which are
-//! parts of each batch, and all take the same step along the sum. Without `--grains` each replica
-//! is one grain.
+//! Synchronous data-parallel training: every replica computes the gradients of its grains, which
+//! are parts of each batch, and all take the same step along the sum. Without `--grains` each
+//! replica is one grain.
 
 use crate::{
     data::{Digits, Random, Samples},
@@ -113,8 +113,8 @@ impl Model {
             for grain in grains {
                 total += gradients.accumulate(replica, |pass| backward(grain, pass))?;
             }
-            // With one grain on each replica the gradients of a layer are reduced while those of the
-            // layer before it are computed.
+            // With one grain on each replica the gradients of a layer are reduced while those of
+            // the layer before it are computed.
             let reduced = gradients.all_reduce(replica, |pass| backward(last, pass))?;
             // Parts differ in size by up to one, and the last batch may be smaller, so the mean is
             // over the real number of samples.

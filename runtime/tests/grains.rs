@@ -43,7 +43,7 @@ fn cluster(group: u16, workers: usize, worker: usize) -> SimpleClusterResolver {
     SimpleClusterResolver::new(cluster).with_task("worker", worker).expect("a task")
 }
 
-/// Where replicas run.
+/// A place of replicas.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Threads,
@@ -126,12 +126,16 @@ struct Layers {
 fn layers(dtype: DType, grain: usize, seed: u64) -> Layers {
     let tensor = |count: usize, salt: u64| {
         let numbers = numbers(grain, count, seed + salt);
-        match dtype {
-            DType::F16 => Tensor::from(numbers.iter().map(|&x| f16::from_f32(x / 1e6)).collect::<Vec<_>>()),
-            DType::Bf16 => Tensor::from(numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
-            DType::F64 => Tensor::from(numbers.iter().map(|&x| f64::from(x) / 3.0).collect::<Vec<_>>()),
-            DType::I32 => Tensor::from(numbers.iter().map(|&x| x as i32).collect::<Vec<_>>()),
-            _ => Tensor::from(numbers),
+        if dtype == DType::F16 {
+            Tensor::from(numbers.iter().map(|&x| f16::from_f32(x / 1e6)).collect::<Vec<_>>())
+        } else if dtype == DType::Bf16 {
+            Tensor::from(numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
+        } else if dtype == DType::F64 {
+            Tensor::from(numbers.iter().map(|&x| f64::from(x) / 3.0).collect::<Vec<_>>())
+        } else if dtype == DType::I32 {
+            Tensor::from(numbers.iter().map(|&x| x as i32).collect::<Vec<_>>())
+        } else {
+            Tensor::from(numbers)
         }
     };
     let small = (0..4).map(|index| tensor(index * 37 + 1, index as u64)).collect();
@@ -141,12 +145,14 @@ fn layers(dtype: DType, grain: usize, seed: u64) -> Layers {
 /// The bits of a nest's tensors.
 fn bits(layers: &Layers) -> Vec<Vec<u64>> {
     let tensors = [&layers.large, &layers.empty].into_iter().chain(&layers.small);
-    let of = |tensor: &Tensor| match tensor.dtype() {
-        DType::F16 => tensor.as_slice::<f16>().unwrap().iter().map(|x| x.to_bits().into()).collect(),
-        DType::Bf16 => tensor.as_slice::<bf16>().unwrap().iter().map(|x| x.to_bits().into()).collect(),
-        DType::F64 => tensor.as_slice::<f64>().unwrap().iter().map(|x| x.to_bits()).collect(),
-        DType::I32 => tensor.as_slice::<i32>().unwrap().iter().map(|&x| x as u64).collect(),
-        _ => tensor.as_slice::<f32>().unwrap().iter().map(|x| x.to_bits().into()).collect(),
+    let of = |tensor: &Tensor| {
+        let float = tensor.as_slice::<f32>().map(|all| all.iter().map(|x| x.to_bits().into()).collect());
+        let half = || tensor.as_slice::<f16>().map(|all| all.iter().map(|x| x.to_bits().into()).collect());
+        let brain = || tensor.as_slice::<bf16>().map(|all| all.iter().map(|x| x.to_bits().into()).collect());
+        let double = || tensor.as_slice::<f64>().map(|all| all.iter().map(|x| x.to_bits()).collect());
+        let integer = || tensor.as_slice::<i32>().map(|all| all.iter().map(|&x| x as u64).collect());
+        let other = |_: Error| half().or_else(|_| brain()).or_else(|_| double()).or_else(|_| integer());
+        float.or_else(other).expect("one of these types")
     };
     tensors.map(of).collect()
 }
@@ -277,7 +283,7 @@ fn a_grain_too_many_a_missing_one_and_another_nest_are_refused() {
 }
 
 #[test]
-fn nests_that_differ_between_replicas_are_named_by_their_path() {
+fn different_nests_of_replicas_are_named_by_their_path() {
     let run = MirroredStrategy::builder(devices(3)).grains(5).build().unwrap().run(|replica| {
         let shape = if replica.replica_id_in_sync_group() == 1 { [3, 2] } else { [2, 3] };
         let value = |_| vec![Tensor::zeros(DType::F32, shape), Tensor::zeros(DType::F32, [1])];
@@ -419,7 +425,7 @@ fn workers_get_the_parts_of_the_grains_of_their_replicas() {
 }
 
 #[test]
-fn data_that_cannot_be_dealt_to_grains_are_refused() {
+fn data_without_parts_for_grains_are_refused() {
     let strategy = MirroredStrategy::builder(devices(1)).grains(2).build().unwrap();
     let refused = |dataset, options| {
         let error = strategy.distribute_grains_with(dataset, options).map(drop).expect_err("no batches for all");

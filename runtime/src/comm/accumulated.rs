@@ -393,7 +393,7 @@ struct Leaves<'a> {
     root: Option<usize>,
     /// The number of leaves of all ranks.
     of: usize,
-    /// What the ranks compare besides.
+    /// Properties that the ranks compare besides.
     agreement: &'a Agreement<'a>,
 }
 

@@ -8,8 +8,8 @@ use std::{fmt, ops::Range};
 /// A data set whose elements are divided among the grains of a strategy: see
 /// [`Strategy::distribute_grains`].
 ///
-/// Iterating with `for step in &dataset` gives a [`PerReplica`] of [`Grains`] for each step, to pass
-/// to [`Strategy::run_with`]. Each iteration starts at the first element. After a
+/// Iterating with `for step in &dataset` gives a [`PerReplica`] of [`Grains`] for each step, to
+/// pass to [`Strategy::run_with`]. Each iteration starts at the first element. After a
 /// [reform](crate::MultiWorkerMirroredStrategy::reform) distribute the data set again.
 #[derive(Clone)]
 pub struct DistributedGrains<E> {

@@ -21,8 +21,9 @@ const ADD: &str = "NestAccumulator::add";
 const ALL_REDUCE: &str = "NestAccumulator::all_reduce";
 
 impl ReplicaContext<'_> {
-    /// Returns the grains of this replica: block `i` of [`Strategy::grains`](crate::Strategy::grains)
-    /// on replica `i`. Without [`Builder::grains`](crate::Builder::grains) it is the replica itself.
+    /// Returns the grains of this replica: block `i` of
+    /// [`Strategy::grains`](crate::Strategy::grains) on replica `i`. Without
+    /// [`Builder::grains`](crate::Builder::grains) it is the replica itself.
     ///
     /// ```
     /// use consonance::MirroredStrategy;
@@ -59,15 +60,16 @@ impl ReplicaContext<'_> {
     }
 
     /// Begins a reduction over all grains, to which this replica contributes a nest for each of its
-    /// [grains](ReplicaContext::grains). [Add](NestAccumulator::add) all but the last, in order, and
-    /// make the call with that one. The result has the bits of an
+    /// [grains](ReplicaContext::grains). [Add](NestAccumulator::add) all but the last, in order,
+    /// and make the call with that one. The result has the bits of an
     /// [`all_reduce`](ReplicaContext::all_reduce) of as many replicas with one grain each.
     ///
     /// The accumulator can be used again and again. It holds a few partial results, not the nests;
     /// of [`IndexedSlices`](crate::IndexedSlices) it holds the rows, all of which the result has.
     ///
     /// # Errors
-    /// [`Error::UnknownReduceOp`](crate::Error::UnknownReduceOp), after the other replicas are told.
+    /// [`Error::UnknownReduceOp`](crate::Error::UnknownReduceOp), after the other replicas are
+    /// told.
     ///
     /// ```
     /// use consonance::MirroredStrategy;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 /// The values of the grains of one replica, with their numbers. A grain is a part of a step that is
-/// a contribution of its own: see [`Strategy::distribute_grains`](crate::Strategy::distribute_grains).
+/// a contribution of its own: see
+/// [`Strategy::distribute_grains`](crate::Strategy::distribute_grains).
 ///
 /// ```
 /// use consonance::Grains;

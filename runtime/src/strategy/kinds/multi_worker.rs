@@ -293,8 +293,8 @@ impl MultiWorkerBuilder {
 
     /// Does [`Builder::grains`](crate::Builder::grains): parts of a step with a fixed place in the
     /// order of every sum, so that results do not depend on the number of replicas. All workers set
-    /// the same number, at least that of all replicas; [`reform`](MultiWorkerMirroredStrategy::reform)
-    /// deals the grains anew.
+    /// the same number, at least that of all replicas.
+    /// [`reform`](MultiWorkerMirroredStrategy::reform) deals the grains anew.
     pub fn grains(mut self, grains: usize) -> Self {
         self.common.grains = Some(grains);
         self
