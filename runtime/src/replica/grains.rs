@@ -48,8 +48,10 @@ impl ReplicaContext<'_> {
     /// let seeds = |replicas: usize| {
     ///     let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
     ///     let strategy = MirroredStrategy::builder(devices).grains(4).seed(7).build()?;
-    ///     let seeds = strategy.run(|replica| Ok(replica.grains().map(|grain| replica.seed(3, grain)).collect()))?;
-    ///     Ok::<_, consonance::Error>(seeds.into_values().concat::<u64>())
+    ///     let seeds = strategy.run(|replica| {
+    ///         Ok(replica.grains().map(|grain| replica.seed(3, grain)).collect::<Vec<u64>>())
+    ///     })?;
+    ///     Ok::<_, consonance::Error>(seeds.into_values().concat())
     /// };
     /// assert_eq!(seeds(3)?, seeds(1)?);
     /// # Ok::<(), consonance::Error>(())
