@@ -242,6 +242,9 @@ fn supervise(options: &Options) -> Result<bool> {
     if lose >= workers || at >= steps {
         return Err(Error::other(format!("there are workers 0 to {} and steps 0 to {}", workers - 1, steps - 1)));
     }
+    if let Some(grains) = grains.filter(|&grains| (grains as u64) < workers) {
+        return Err(Error::other(format!("--grains {grains} leaves some of {workers} workers without a grain")));
+    }
     println!(
         "{workers} workers; worker {lose} is killed in step {at} of {steps}, and {}",
         match replace {

@@ -153,6 +153,8 @@ fn grains_give_digits_the_same_bits_for_any_number_of_replicas() {
     let (status, output) = run(&digits, "--grains 2 --replicas 3");
     assert_eq!(status, Some(1), "{output}");
     assert!(output.contains("grains: expected at least one for each of 3 replicas, found 2"), "{output}");
+    let (status, output) = run(&digits, "--grains 2 --device cuda:0");
+    assert_eq!((status, &*output), (Some(1), "error: --grains 2 takes devices of processors, and cuda:0 is a GPU\n"));
 }
 
 #[test]
@@ -161,6 +163,15 @@ fn grains_of_a_lost_worker_are_done_by_the_others() {
     assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
     let undisturbed = "one process: 1 replicas in steps 0 to 59";
     assert_eq!(digest(&output, "] done: "), digest(&output, undisturbed), "{output}");
+}
+
+#[test]
+fn too_few_grains_for_the_workers_are_refused_at_the_start() {
+    for grains in [0, 2] {
+        let (status, output) = run(&example("elastic"), &format!("--grains {grains}"));
+        let refused = format!("error: --grains {grains} leaves some of 3 workers without a grain\n");
+        assert_eq!((status, output), (Some(1), refused));
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@ mod fields;
 
 use consonance::{
     CommunicationOptions, Communicator, DType, Dataset, Device, Error, IndexedSlices, MirroredStrategy,
-    MultiWorkerMirroredStrategy, Nest, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy, Tensor, bf16,
+    MultiWorkerMirroredStrategy, Nest, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy,
+    Tensor, TfConfigClusterResolver, bf16,
     dataset::{self, AutoShardPolicy, Deal, InputOptions},
     f16,
     training::Gradients,
 };
 use consonance_kernels::digest::mix;
-use fields::{found, mismatch, refusal};
+use fields::{found, mismatch, own, refusal};
 use std::{
     process,
     sync::atomic::{AtomicU16, Ordering},
@@ -332,10 +333,14 @@ fn met(
 fn workers_with_other_grains_or_seeds_are_a_mismatch_where_they_meet() {
     let grains = met(|worker, builder| builder.grains(4 + worker));
     let none = met(|worker, builder| if worker == 1 { builder.grains(4) } else { builder });
+    let zero = met(|worker, builder| if worker == 0 { builder.grains(0) } else { builder });
     let seeds = met(|worker, builder| builder.seed(worker as u64));
-    for (errors, argument, expected, other) in
-        [(grains, "grains", "4", "5"), (none, "grains", "none", "4"), (seeds, "seed", "0", "1")]
-    {
+    for (errors, argument, expected, other) in [
+        (grains, "grains", "4", "5"),
+        (none, "grains", "none", "4"),
+        (zero, "grains", "0", "none"),
+        (seeds, "seed", "0", "1"),
+    ] {
         for error in errors {
             let error = error.expect("an error on both");
             let (_, named, replica, wanted, found) = mismatch(&error);
@@ -363,6 +368,103 @@ fn seeds_are_of_the_grain_and_the_step() {
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 12);
+}
+
+#[test]
+fn seeds_follow_the_seed_of_either_builder() {
+    let seeds = |seed: u64| {
+        let mirrored: Strategy =
+            MirroredStrategy::builder(devices(2)).grains(4).seed(seed).build().expect("a strategy").into();
+        let alone = TfConfigClusterResolver::from_text("{}").expect("no cluster");
+        let workers = MultiWorkerMirroredStrategy::builder(alone).grains(4).seed(seed).build().expect("a strategy");
+        let of = |strategy: &Strategy| strategy.run(|replica| Ok(replica.seed(3, 2))).expect("seeds").values()[0];
+        assert_eq!(of(&mirrored), of(&workers));
+        of(&mirrored)
+    };
+    // The outputs of the authors' generator, chained: this never changes.
+    assert_eq!(seeds(7), 0x8490_c52f_93c7_df65);
+    assert_ne!(seeds(0), seeds(7));
+}
+
+#[test]
+fn gradients_kept_for_another_strategy_have_its_packs() {
+    let value = |grain| layers(DType::F32, grain, 4);
+    let expected = oracle(5).run(|replica| replica.all_reduce("sum", value(replica.replica_id_in_sync_group())));
+    let expected = bits(&expected.expect("a sum")[0]);
+    let mut kept = Gradients::sum();
+    for bytes in [1, 1 << 20, 3000] {
+        let options = CommunicationOptions::new().bytes_per_pack(bytes);
+        let strategy = MirroredStrategy::builder(devices(2)).grains(5).options(options).build().expect("a strategy");
+        let mut new = Gradients::sum();
+        let results = strategy.run_with(PerReplica::new(vec![&mut kept, &mut new]), |replica, gradients| {
+            let (last, run) = (replica.grains().end - 1, replica.grains());
+            for grain in run.start..last {
+                gradients.accumulate(replica, |pass| pass.push(value(grain)))?;
+            }
+            gradients.all_reduce(replica, |pass| pass.push(value(last))).map(|reduced| reduced.gradients)
+        });
+        for result in results.expect("sums") {
+            assert!(bits(&result[0]) == expected, "{bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn passes_before_another_strategy_are_refused_until_a_reset() {
+    let grained = |grains| MirroredStrategy::builder(devices(1)).grains(grains).build().expect("a strategy");
+    let mut gradients = Gradients::sum();
+    let pass = |strategy: &Strategy, gradients: &mut Gradients| {
+        let error = strategy.run_with(PerReplica::new(vec![gradients]), |replica, gradients| {
+            Ok(gradients.accumulate(replica, |pass| pass.push(1.0f32)).err())
+        });
+        error.expect("errors are values").into_values().swap_remove(0)
+    };
+    let (first, second) = (grained(3), grained(3));
+    assert!(pass(&first, &mut gradients).is_none());
+    let error = pass(&second, &mut gradients).expect("a pass of the other strategy");
+    assert_eq!(refusal(&error).1, "grains");
+    gradients.reset();
+    assert!(pass(&second, &mut gradients).is_none());
+    assert_eq!(gradients.passes(), 1);
+}
+
+#[test]
+fn grains_that_were_dropped_are_in_no_sum() {
+    let results = on(Way::Threads, &[2], 5, CommunicationOptions::new(), |replica| {
+        let (mut sum, run) = (replica.accumulator("sum")?, replica.grains());
+        sum.add([100.0f32])?;
+        sum.clear();
+        assert_eq!(sum.added(), 0);
+        for grain in run.start..run.end - 1 {
+            sum.add([grain as f32])?;
+        }
+        sum.all_reduce([(run.end - 1) as f32])
+    });
+    assert_eq!(results, [[10.0], [10.0]]);
+}
+
+#[test]
+fn a_step_is_done_again_after_a_replica_failed_between_its_grains() {
+    let value = |grain| layers(DType::F32, grain, 6);
+    let expected = oracle(7).run(|replica| replica.all_reduce("sum", value(replica.replica_id_in_sync_group())));
+    let expected = bits(&expected.expect("a sum")[0]);
+    let strategy = MirroredStrategy::builder(devices(3)).grains(7).build().expect("a strategy");
+    for fails in [true, false] {
+        let results = strategy.run(|replica| {
+            let (mut sum, run) = (replica.accumulator("sum")?, replica.grains());
+            for grain in run.start..run.end - 1 {
+                sum.add(value(grain))?;
+                if fails && replica.replica_id_in_sync_group() == 1 {
+                    return Err(Error::other("a bad sample"));
+                }
+            }
+            sum.all_reduce(value(run.end - 1))
+        });
+        match results {
+            Err(error) => assert!(fails && own(&error) == (1, "a bad sample".to_owned()), "{error}"),
+            Ok(results) => assert!(!fails && results.iter().all(|result| bits(result) == expected)),
+        }
+    }
 }
 
 #[test]

@@ -123,6 +123,35 @@ fn replicas_with_other_numbers_of_passes_are_named() {
 }
 
 #[test]
+fn one_pass_against_two_is_a_mismatch_on_all_replicas() {
+    let errors = strategy(3).run(|replica| {
+        let push = |pass: &mut training::Pass<'_, Tensor>| {
+            (0..2).try_for_each(|_| pass.push(Tensor::from(vec![1.0f32; 100_000])))
+        };
+        let mut gradients = Gradients::mean();
+        if replica.replica_id_in_sync_group() == 1 {
+            gradients = gradients.with_passes(2)?;
+            gradients.accumulate(replica, push)?;
+        }
+        Ok(gradients.all_reduce(replica, push).map(drop).expect_err("replica 1 makes two passes"))
+    });
+    for error in errors.expect("errors are values") {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_pass_without_a_number_of_passes_names_how_to_set_it() {
+    let errors = strategy(1).run(|replica| {
+        let pass = Gradients::sum().accumulate(replica, |pass| pass.push(1.0f32));
+        Ok(pass.expect_err("one pass is the default"))
+    });
+    let error = &errors.expect("errors are values")[0];
+    assert_eq!((refusal(error).1, found(error)), ("passes", "1 passes"));
+    assert!(error.to_string().contains("Gradients::with_passes"), "{error}");
+}
+
+#[test]
 fn a_pass_unlike_the_one_before_is_refused_and_changes_nothing() {
     let run = strategy(1).run(|replica| {
         let mut gradients = Gradients::sum().with_passes(2)?;
@@ -136,7 +165,7 @@ fn a_pass_unlike_the_one_before_is_refused_and_changes_nothing() {
             assert_eq!((refusal(&error).0, refusal(&error).1, found(&error)), (call, argument, value));
         };
         push(&mut gradients, 2, 3)?;
-        refused(push(&mut gradients, 2, 3), "Gradients::accumulate", "grains", "2 grains");
+        refused(push(&mut gradients, 2, 3), "Gradients::accumulate", "passes", "2 passes");
         gradients.reset();
         gradients = Gradients::sum().with_passes(3)?;
         push(&mut gradients, 2, 3)?;
@@ -171,8 +200,8 @@ fn a_missing_pass_is_an_error_of_all_replicas() {
         Ok(gradients.all_reduce(replica, |pass| pass.push(1.0f32)).map(drop).expect_err("a pass is missing"))
     });
     let errors = errors.expect("errors are values").into_values();
-    assert_eq!(refusal(&errors[1]), ("Gradients::all_reduce", "grains", Some(1)));
-    assert_eq!(found(&errors[1]), "0 grains");
+    assert_eq!(refusal(&errors[1]), ("Gradients::all_reduce", "passes", Some(1)));
+    assert_eq!(found(&errors[1]), "0 passes");
     assert!(matches!(errors[0], Error::Mismatch { replica: 1, .. }), "{}", errors[0]);
 }
 

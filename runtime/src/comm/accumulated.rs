@@ -405,9 +405,10 @@ impl Leaves<'_> {
         let say = |argument: &str, value: String| (argument.to_owned(), value);
         let describe = || {
             let mut lines = (agreement.describe)();
-            lines.push(say("leaves", format!("of {of}")));
-            if lines.len() == 1 {
-                lines.extend([say("dtype", input.to_string()), say("count", count.to_string())]);
+            // A call on a nest describes its leaves itself.
+            if agreement.call.is_none() {
+                let leaves = say("leaves", format!("of {of}"));
+                lines.extend([leaves, say("dtype", input.to_string()), say("count", count.to_string())]);
             }
             lines
         };

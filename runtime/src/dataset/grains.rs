@@ -10,9 +10,11 @@ use std::{fmt, ops::Range};
 ///
 /// Iterating with `for step in &dataset` gives a [`PerReplica`] of [`Grains`] for each step, to
 /// pass to [`Strategy::run_with`]. Each iteration starts at the first element. After a
-/// [reform](crate::MultiWorkerMirroredStrategy::reform) distribute the data set again.
+/// [reform](crate::MultiWorkerMirroredStrategy::reform) distribute the data set again: a step of
+/// grains that this process no longer has is an [`Error::InvalidCall`].
 #[derive(Clone)]
 pub struct DistributedGrains<E> {
+    strategy: Strategy,
     parts: DistributedDataset<E>,
     /// The grains of each replica of this process.
     runs: Vec<Range<usize>>,
@@ -21,7 +23,7 @@ pub struct DistributedGrains<E> {
 impl<E: Nest + Clone + Send + 'static> DistributedGrains<E> {
     /// Returns the data set whose parts are those of the grains of this process's replicas.
     pub(super) fn new(strategy: &Strategy, parts: DistributedDataset<E>) -> DistributedGrains<E> {
-        DistributedGrains { parts, runs: runs(strategy) }
+        DistributedGrains { strategy: strategy.clone(), parts, runs: runs(strategy) }
     }
 
     /// Iterates over the steps from the first, in epoch 0.
@@ -31,7 +33,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedGrains<E> {
 
     /// Iterates over the steps of this epoch from the first, as [`DistributedDataset::epoch`].
     pub fn epoch(&self, epoch: u64) -> GrainsIterator<E> {
-        GrainsIterator { parts: self.parts.epoch(epoch), runs: self.runs.clone() }
+        GrainsIterator { strategy: self.strategy.clone(), parts: self.parts.epoch(epoch), runs: self.runs.clone() }
     }
 
     /// Returns the specs of the tensors of each grain's elements, as
@@ -67,6 +69,7 @@ impl<E: Nest + Clone + Send + 'static> IntoIterator for &DistributedGrains<E> {
 
 /// The steps of [`DistributedGrains`], read ahead as those of a [`DistributedIterator`].
 pub struct GrainsIterator<E> {
+    strategy: Strategy,
     parts: DistributedIterator<E>,
     runs: Vec<Range<usize>>,
 }
@@ -79,17 +82,22 @@ impl<E: Nest + Clone + Send + 'static> Iterator for GrainsIterator<E> {
             Ok(step) => step,
             Err(error) => return Some(Err(error)),
         };
+        let now = runs(&self.strategy);
+        if now != self.runs {
+            let expected = format!("{now:?}, dealt anew after a reform; distribute the data set again");
+            return Some(Err(Error::invalid("GrainsIterator::next", "grains", expected, format!("{:?}", self.runs))));
+        }
         let mut parts = step.into_values().into_iter();
         let of = |run: &Range<usize>| Grains::new(run.start, parts.by_ref().take(run.len()).collect());
         Some(Ok(PerReplica::new(self.runs.iter().map(of).collect())))
     }
 }
 
-/// `DistributedGrains(8 grains, Finite(3))`
+/// `DistributedGrains(3 of 8 grains, Finite(3))`
 impl<E: Nest + Clone + Send + 'static> fmt::Debug for DistributedGrains<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let own: usize = self.runs.iter().map(Range::len).sum();
-        write!(f, "DistributedGrains({own} grains, {:?})", self.cardinality())
+        write!(f, "DistributedGrains({own} of {} grains, {:?})", self.strategy.grains(), self.cardinality())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The builder of strategies.
 
-use super::{Common, Engines, Inner, Placement, Strategy, Workers};
+use super::{Common, Engines, Inner, Placement, Strategy, Workers, common::next_group};
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
 };
@@ -145,6 +145,7 @@ impl<S> Builder<S> {
         let replicas = self.workers.as_ref().map_or(devices.len(), |workers| workers.num_replicas());
         self.common.check_grains(self.name, replicas)?;
         Ok((self.wrap)(Strategy(Arc::new(Inner {
+            group: next_group(),
             name: self.name,
             devices,
             placement,

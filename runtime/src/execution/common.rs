@@ -3,6 +3,7 @@
 use super::Strategy;
 use crate::{Error, Result};
 use consonance_kernels::digest::{digest, mix};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The settings that the workers compare when they meet.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +30,7 @@ impl Common {
 
     /// Returns 64 bits that differ if the settings differ.
     pub(super) fn digest(&self) -> u64 {
-        let grains = self.grains.map_or(0, |grains| grains as u64);
+        let grains = mix(self.grains.is_some().into(), self.grains.unwrap_or(0) as u64);
         mix(mix(digest(&self.cluster), grains), self.seed)
     }
 
@@ -41,7 +42,18 @@ impl Common {
     }
 }
 
+/// Returns a number that no other group of this process has.
+pub(super) fn next_group() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Strategy {
+    /// Returns the number of this strategy's group in this process. A reform gives it another one.
+    pub(crate) fn group_number(&self) -> u64 {
+        self.workers().map_or(self.0.group, |workers| workers.group())
+    }
+
     /// Returns the number of grains, the parts of a step that are contributions of their own: that
     /// of [`Builder::grains`](crate::Builder::grains), or the number of replicas. See the guide's
     /// page on [any number of replicas](crate::guide::grains).

@@ -61,6 +61,8 @@ enum Placement {
 
 struct Inner {
     name: &'static str,
+    /// The number of its group in this process, without other workers.
+    group: u64,
     /// One for each replica of this process.
     devices: Vec<Device>,
     placement: Placement,

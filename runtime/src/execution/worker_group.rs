@@ -24,7 +24,7 @@
 
 use super::{
     claims::{Claim, Roles, remaining, tell},
-    common::Common,
+    common::{Common, next_group},
 };
 use crate::{
     Communicator, Error, Result,
@@ -45,6 +45,8 @@ pub(crate) struct Workers {
 }
 
 struct State {
+    /// The number of the group in this process.
+    group: u64,
     /// The replicas of each worker.
     replicas: Vec<Range<usize>>,
     /// The number of this worker.
@@ -164,6 +166,11 @@ impl Workers {
         *old = State { turn, waiting, ..state };
         drop(old);
         self.rouse();
+    }
+
+    /// Returns the number of the group in this process.
+    pub(crate) fn group(&self) -> u64 {
+        self.lock().group
     }
 
     /// Returns the number of workers.
@@ -401,6 +408,7 @@ impl State {
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
         State {
+            group: next_group(),
             replicas,
             worker,
             abort_handle,

@@ -17,14 +17,33 @@ use consonance_kernels::{
     memory::{HostBuf, HostMemory},
 };
 use consonance_spec::{Kind, packing};
-use std::{iter, ops::Range};
+use std::{fmt, iter, ops::Range};
 
-/// A replica's run of contributions, called grains in errors.
-pub(crate) struct GrainSum {
-    op: ReduceOp,
+/// The contributions of a replica among those of all. Room for them is of use as long as this is
+/// the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    counted: Counted,
     run: Range<usize>,
     /// The number of contributions of all replicas.
     of: usize,
+    pack_limit: usize,
+    /// The group that has the memory.
+    group: u64,
+}
+
+/// The name of contributions in errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Grains,
+    /// Backward passes without grains.
+    Passes,
+}
+
+/// A replica's run of contributions.
+pub(crate) struct GrainSum {
+    op: ReduceOp,
+    place: Place,
     /// The number of contributions that were added.
     added: usize,
     /// The signature of the nests, known from the first one.
@@ -44,19 +63,18 @@ struct Pack {
 }
 
 impl GrainSum {
-    /// Begins the contributions `run` of `0..of`.
-    pub(crate) fn new(op: ReduceOp, run: Range<usize>, of: usize) -> GrainSum {
+    /// Begins the contributions of this place.
+    pub(crate) fn new(op: ReduceOp, place: Place) -> GrainSum {
         let (packs, rows) = (Vec::new(), Vec::new());
-        GrainSum { op, run, of, added: 0, outline: None, packs, rows, nan: None }
+        GrainSum { op, place, added: 0, outline: None, packs, rows, nan: None }
     }
 
-    /// Returns whether these are the contributions `run` of `0..of`.
-    pub(crate) fn is_of(&self, run: &Range<usize>, of: usize) -> bool {
-        (&self.run, self.of) == (run, of)
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     pub(crate) fn run(&self) -> Range<usize> {
-        self.run.clone()
+        self.place.run.clone()
     }
 
     pub(crate) fn added(&self) -> usize {
@@ -72,10 +90,9 @@ impl GrainSum {
 
     /// Checks that the next contribution is not the last one.
     pub(crate) fn require_more(&self, call: &'static str) -> Result<()> {
-        let most = self.run.len().saturating_sub(1);
-        match self.added < most {
+        match self.added < self.place.most() {
             true => Ok(()),
-            false => Err(Error::invalid(call, "grains", before_the_last(most), grains(self.added + 1))),
+            false => Err(self.place.miscounted(call, self.added + 1)),
         }
     }
 
@@ -112,10 +129,9 @@ impl GrainSum {
         leaves: &mut [Leaf],
     ) -> Result<()> {
         let options = replica.strategy().options();
-        let most = self.run.len().saturating_sub(1);
-        let is_whole = match self.added == most {
+        let is_whole = match self.added == self.place.most() {
             true => Ok(()),
-            false => Err(Error::invalid(call, "grains", before_the_last(most), grains(self.added))),
+            false => Err(self.place.miscounted(call, self.added)),
         };
         let checked = is_whole.and_then(|()| self.prepare(call, replica, leaves, &options));
         replica.or_refuse(Kind::AllReduce, checked)?;
@@ -135,7 +151,7 @@ impl GrainSum {
         replica.refuse_nan_at(call, Kind::AllReduce, leaves, options, own_nan)?;
         let pack_limit = Some(options.pack_limit()).filter(|_| leaves.len() > 1);
         let session = replica.session(Kind::AllReduce, leaves, None, options);
-        let mut session = session.with_contributions(self.of, pack_limit);
+        let mut session = session.with_contributions(self.place.of, pack_limit);
         if leaves.is_empty() {
             return session.all_reduce_leaves(self.op, leaves, 0);
         }
@@ -153,7 +169,7 @@ impl GrainSum {
             let (indices, values): (Vec<&Tensor>, Vec<&Tensor>) =
                 before.iter().chain(iter::once(&*slices)).map(|slices| (&slices.indices, &slices.values)).unzip();
             (slices.indices, slices.values) = (joined(&indices)?, joined(&values)?);
-            session.all_reduce_rows_of(self.of, self.op, slices)?;
+            session.all_reduce_rows_of(self.place.of, self.op, slices)?;
         }
         Ok(())
     }
@@ -186,7 +202,7 @@ impl GrainSum {
             let dtype = sizes[places[0]].0;
             let reducer = Reducer::new(self.op, dtype).expect("the operation was checked");
             let count = places.iter().map(|&place| counts[place]).sum();
-            let sum = communicator.leaf_sum(call, reducer, count, self.run.clone(), self.of)?;
+            let sum = communicator.leaf_sum(call, reducer, count, self.place.run.clone(), self.place.of)?;
             Ok(Pack { places, sum })
         };
         self.packs = packing::packs(&sizes, limit).into_iter().map(pack).collect::<Result<_>>()?;
@@ -196,12 +212,56 @@ impl GrainSum {
     }
 }
 
-fn grains(count: usize) -> String {
-    format!("{count} grains")
+impl Place {
+    /// Returns the place of the contributions `run` of `0..of`, which this replica has.
+    pub(crate) fn new(counted: Counted, replica: &ReplicaContext<'_>, run: Range<usize>, of: usize) -> Place {
+        let strategy = replica.strategy();
+        Place { counted, run, of, pack_limit: strategy.options().pack_limit(), group: strategy.group_number() }
+    }
+
+    /// Returns whether each replica has one contribution.
+    pub(crate) fn is_of_one_each(&self, replicas: usize) -> bool {
+        self.run.len() == 1 && self.of == replicas
+    }
+
+    /// Returns the number of contributions before the last.
+    fn most(&self) -> usize {
+        self.run.len().saturating_sub(1)
+    }
+
+    /// Returns the error of so many contributions before the last.
+    fn miscounted(&self, call: &'static str, found: usize) -> Error {
+        let (most, counted) = (self.most(), self.counted);
+        let before = format!("{most} {counted} before the last");
+        let expected = match counted {
+            Counted::Grains => before,
+            Counted::Passes => format!("{before} (Gradients::with_passes sets their number)"),
+        };
+        Error::invalid(call, counted.argument(), expected, format!("{found} {counted}"))
+    }
 }
 
-fn before_the_last(count: usize) -> String {
-    format!("{count} grains before the last")
+/// `0..3 of 8 grains`
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} {}", self.run, self.of, self.counted)
+    }
+}
+
+impl Counted {
+    /// Returns the argument that errors name.
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Counted::Grains => "grains",
+            Counted::Passes => "passes",
+        }
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.argument())
+    }
 }
 
 /// Returns the rows of all tensors, at least one.

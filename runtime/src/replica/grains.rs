@@ -1,6 +1,6 @@
 //! The grains of a replica: their numbers, their seeds, and reductions to which each contributes.
 
-use super::grain_sum::GrainSum;
+use super::grain_sum::{Counted, GrainSum, Place};
 use crate::{
     Nest, ReplicaContext, Result,
     error::{IntoReduceOp, op_of},
@@ -92,7 +92,7 @@ impl ReplicaContext<'_> {
     pub fn accumulator<N: Nest>(&self, op: impl IntoReduceOp) -> Result<NestAccumulator<'_, N>> {
         self.require("ReplicaContext::accumulator")?;
         let op = self.or_refuse(Kind::AllReduce, op_of("ReplicaContext::accumulator", op))?;
-        let sum = GrainSum::new(op, self.grains(), self.strategy().grains());
+        let sum = GrainSum::new(op, Place::new(Counted::Grains, self, self.grains(), self.strategy().grains()));
         Ok(NestAccumulator { replica: self, sum, nest: PhantomData })
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::{
     Axes, Buckets, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
-    replica::grain_sum::GrainSum,
+    replica::grain_sum::{Counted, GrainSum, Place},
     value::nest::{self, Leaf, NestSignature, Path},
 };
 use consonance_spec::Kind;
 use std::{
     fmt,
-    ops::{AddAssign, Range},
+    ops::AddAssign,
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,8 @@ use std::{
 /// A backward pass [pushes](Pass::push) the gradients of each layer as soon as they are computed,
 /// in the same order on every replica. [`all_reduce`](Gradients::all_reduce) reduces them meanwhile
 /// ([`ReplicaContext::overlap`]). [`accumulate`](Gradients::accumulate) keeps the gradients of a
-/// pass for the next reduction, without communication. The value belongs to one replica.
+/// pass for the next reduction, without communication. The value belongs to one replica. Keep it
+/// outside of the loop over steps, so that its memory is used again.
 ///
 /// Each pass is a contribution of its own, which is rounded with no other one. With
 /// [grains](crate::Builder::grains) a step has a pass for each
@@ -137,7 +138,9 @@ impl Gradients {
     }
 
     /// Runs a backward pass whose gradients are added to those of the passes before: each pass of a
-    /// step but the last. The other replicas are not waited for. Returns what `backward` returns.
+    /// step but the last. The other replicas are not waited for, except that the first call in a
+    /// step may wait for the reductions of an [overlap](ReplicaContext::overlap) that is open.
+    /// Returns what `backward` returns.
     ///
     /// # Errors
     /// The error of `backward`; [`Error::InvalidCall`] for a pass more than those before the last,
@@ -163,9 +166,9 @@ impl Gradients {
         replica: &ReplicaContext<'_>,
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<R> {
-        let (run, of) = self.run(ACCUMULATE, replica)?;
+        let place = self.place(ACCUMULATE, replica)?;
         let Gradients { op, sum, pushes, .. } = self;
-        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, run, of));
+        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
         sum.require_more(ACCUMULATE)?;
         let (value, pushed) = passed(Some(&pushes[..]).filter(|_| sum.added() > 0), backward)?;
         sum.add(ACCUMULATE, replica, &pushed.leaves)?;
@@ -178,7 +181,7 @@ impl Gradients {
     /// anew.
     ///
     /// If each replica makes one pass, gradients are reduced while the pass goes on: small ones in
-    /// buckets, large ones alone. Otherwise they are reduced when it has ended.
+    /// buckets, large ones alone. Otherwise they are reduced after the last pass, without overlap.
     ///
     /// Every replica makes the call. The result has the same bits for every size of buckets, and
     /// with and without threads that reduce meanwhile.
@@ -186,8 +189,9 @@ impl Gradients {
     /// # Errors
     /// The error of `backward`; [`Error::InvalidCall`] as in [`accumulate`](Gradients::accumulate),
     /// which aborts the group, and if a pass is missing; otherwise as [`ReplicaContext::overlap`].
-    /// The passes before are lost then. If the numbers of passes differ, the [`Error::Mismatch`] of
-    /// the argument `leaves` has them.
+    /// The passes before are lost then. If the numbers of passes differ, all replicas get an
+    /// [`Error::Mismatch`]: it names the passes as `leaves`, or the first gradient that the other
+    /// call does not have.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, training::Gradients};
@@ -211,11 +215,11 @@ impl Gradients {
         replica: &ReplicaContext<'_>,
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<Reduced<N, R>> {
-        let run = self.run(ALL_REDUCE, replica);
-        let (run, of) = replica.or_refuse(Kind::AllReduce, run).inspect_err(|_| self.reset())?;
-        let reduced = match run.len() == 1 && of == replica.num_replicas_in_sync() {
+        let place = self.place(ALL_REDUCE, replica);
+        let place = replica.or_refuse(Kind::AllReduce, place).inspect_err(|_| self.reset())?;
+        let reduced = match place.is_of_one_each(replica.num_replicas_in_sync()) {
             true => self.overlapped(replica, backward),
-            false => self.accumulated(replica, run, of, backward),
+            false => self.accumulated(replica, place, backward),
         };
         self.reset();
         reduced
@@ -243,12 +247,11 @@ impl Gradients {
     fn accumulated<N: Nest, R>(
         &mut self,
         replica: &ReplicaContext<'_>,
-        run: Range<usize>,
-        of: usize,
+        place: Place,
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<Reduced<N, R>> {
         let Gradients { op, sum, pushes, .. } = self;
-        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, run, of));
+        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
         let known = Some(&pushes[..]).filter(|_| sum.added() > 0);
         // A failure in an overlap aborts the group: the other replicas wait for this one.
         let (value, Pushed { mut leaves, nests, ends }) = replica.overlap(|_| passed(known, backward))?;
@@ -264,9 +267,8 @@ impl Gradients {
         Ok(Reduced { value, gradients, communication: Communication { total, waited: total } })
     }
 
-    /// Returns the contributions of this replica, and the number of those of all replicas. Drops
-    /// room for others.
-    fn run(&mut self, call: &'static str, replica: &ReplicaContext<'_>) -> Result<(Range<usize>, usize)> {
+    /// Returns the place of this replica's contributions. Drops room for others.
+    fn place(&mut self, call: &'static str, replica: &ReplicaContext<'_>) -> Result<Place> {
         let (strategy, id) = (replica.strategy(), replica.replica_id_in_sync_group());
         let (run, of) = match self.wanted {
             None => (replica.grains(), strategy.grains()),
@@ -280,15 +282,17 @@ impl Gradients {
                 (id * passes..(id + 1) * passes, of.ok_or_else(many)?)
             }
         };
+        let counted = if strategy.has_grains() { Counted::Grains } else { Counted::Passes };
+        let place = Place::new(counted, replica, run, of);
         match &self.sum {
-            Some(sum) if !sum.is_of(&run, of) && sum.added() > 0 => {
-                let expected = format!("{:?}, as in the passes before", sum.run());
-                return Err(Error::invalid(call, "grains", expected, format!("{run:?} of {of}")));
+            Some(sum) if *sum.place() != place && sum.added() > 0 => {
+                let expected = format!("{}, as in the passes before (Gradients::reset drops them)", sum.place());
+                return Err(Error::invalid(call, counted.argument(), expected, format!("{place} of another strategy, or after a reform")));
             }
-            Some(sum) if !sum.is_of(&run, of) => self.sum = None,
+            Some(sum) if *sum.place() != place => self.sum = None,
             _ => {}
         }
-        Ok((run, of))
+        Ok(place)
     }
 
     /// Returns the number of passes since the last reduction.

@@ -285,7 +285,7 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Sets the options of all collectives.
+    /// Sets the options of all collectives that do not override them.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
         self
