@@ -287,7 +287,12 @@ impl Gradients {
         match &self.sum {
             Some(sum) if *sum.place() != place && sum.added() > 0 => {
                 let expected = format!("{}, as in the passes before (Gradients::reset drops them)", sum.place());
-                return Err(Error::invalid(call, counted.argument(), expected, format!("{place} of another strategy, or after a reform")));
+                return Err(Error::invalid(
+                    call,
+                    counted.argument(),
+                    expected,
+                    format!("{place} of another strategy, or after a reform"),
+                ));
             }
             Some(sum) if *sum.place() != place => self.sum = None,
             _ => {}
