@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example elastic
 //! cargo run --release --example elastic -- --replace
+//! cargo run --release --example elastic -- --grains 6
 //! ```
 //!
 //! This process starts the workers, each a process of this program with one replica. One of them
@@ -13,7 +14,9 @@
 //!
 //! Step `s` uses batch `s`, divided among the replicas that are there. So the whole training can be
 //! repeated in one process, with as many threads as there were workers at each step. At the end its
-//! bits are compared with the bits of the workers.
+//! bits are compared with the bits of the workers. With `--grains` the batch is divided among
+//! grains, which the replicas share: the bits are then those of an undisturbed training on one
+//! replica.
 
 #[path = "digits/data.rs"]
 mod data;
@@ -33,6 +36,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::{
     env,
     io::{BufRead, BufReader},
+    mem,
     ops::Range,
     process::{self, ExitStatus, Stdio},
     sync::mpsc::{self, Sender},
@@ -71,6 +75,10 @@ struct Options {
     /// Start another process in its place
     #[arg(long)]
     replace: bool,
+    /// Parts of each step, at least one for each worker. The weights then have the same bits for
+    /// any number of workers
+    #[arg(short, long, value_name = "COUNT")]
+    grains: Option<usize>,
     /// This worker kills itself in step `--at`
     #[arg(long, hide = true)]
     doomed: bool,
@@ -113,27 +121,29 @@ impl State {
     }
 }
 
-/// Continues from `state` up to step `end`. Calls `before` in each step before the replicas meet.
-fn train(
-    strategy: &Strategy,
-    state: &mut State,
-    end: u64,
-    samples: &Samples,
-    before: impl Fn(u64) + Sync,
-) -> Result<()> {
+/// Continues from `state` up to step `end`. Calls `amid` in each step when the first grain of a
+/// replica is done, before the replicas meet.
+fn train(strategy: &Strategy, state: &mut State, end: u64, samples: &Samples, amid: impl Fn(u64) + Sync) -> Result<()> {
     while state.step < end {
         let batch = batch(samples.count(), state.step);
-        let all = strategy.num_replicas_in_sync();
-        let gradients = strategy.run(|replica| {
-            let id = replica.replica_id_in_sync_group();
-            let part = samples.select(&batch[BATCH * id / all..BATCH * (id + 1) / all]);
+        let all = strategy.grains();
+        let of_grain = |grain: usize| {
+            let part = samples.select(&batch[BATCH * grain / all..BATCH * (grain + 1) / all]);
             let mut layers = Vec::new();
             state.network.gradients(&part, |layer| {
                 layers.push(layer);
                 Ok(())
             })?;
-            before(state.step);
-            replica.all_reduce(ReduceOp::Sum, Network::from_last(layers)?)
+            Network::from_last(layers)
+        };
+        let gradients = strategy.run(|replica| {
+            let (mut sum, mut grains) = (replica.accumulator(ReduceOp::Sum)?, replica.grains());
+            let mut gradients = of_grain(grains.next().expect("each replica has a grain"))?;
+            amid(state.step);
+            for grain in grains {
+                sum.add(mem::replace(&mut gradients, of_grain(grain)?))?;
+            }
+            sum.all_reduce(gradients)
         })?;
         state.network.descend(&mut state.velocity, &gradients[0], BATCH, LEARNING_RATE)?;
         state.step += 1;
@@ -154,10 +164,13 @@ fn batch(count: usize, step: u64) -> Vec<usize> {
 /// Runs as a worker, also as a replacement.
 fn work(options: &Options) -> Result<()> {
     let digits = Digits::load(SEED);
-    let strategy = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?)
+    let mut builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?)
         .options(CommunicationOptions::new().timeout(TIMEOUT)?)
-        .meeting(|group| group.timeout(TIMEOUT))
-        .build()?;
+        .meeting(|group| group.timeout(TIMEOUT));
+    if let Some(grains) = options.grains {
+        builder = builder.grains(grains);
+    }
+    let strategy = builder.build()?;
     let mut state = State::new()?;
     let die = |step| {
         if options.doomed && step == options.at {
@@ -225,9 +238,12 @@ enum Event {
 
 /// Starts the workers, and a replacement. Returns whether all ended with the right bits.
 fn supervise(options: &Options) -> Result<bool> {
-    let Options { workers, steps, lose, at, replace, .. } = *options;
+    let Options { workers, steps, lose, at, replace, grains, .. } = *options;
     if lose >= workers || at >= steps {
         return Err(Error::other(format!("there are workers 0 to {} and steps 0 to {}", workers - 1, steps - 1)));
+    }
+    if let Some(grains) = grains.filter(|&grains| (grains as u64) < workers) {
+        return Err(Error::other(format!("--grains {grains} leaves some of {workers} workers without a grain")));
     }
     println!(
         "{workers} workers; worker {lose} is killed in step {at} of {steps}, and {}",
@@ -262,9 +278,10 @@ fn supervise(options: &Options) -> Result<bool> {
     }
     // The worker died before it met the others in this step, so the step was done without it.
     let left = if replace { workers } else { workers - 1 };
-    let right = match replace {
-        true => repeat(&[(workers, 0..steps)])?,
-        false => repeat(&[(workers, 0..at), (left, at..steps)])?,
+    let right = match (grains, replace) {
+        (Some(_), _) => repeat(&[(1, 0..steps)], grains)?,
+        (None, true) => repeat(&[(workers, 0..steps)], None)?,
+        (None, false) => repeat(&[(workers, 0..at), (left, at..steps)], None)?,
     };
     let all_same = digests.len() as u64 == left && digests.iter().all(|digest| *digest == right);
     println!("{}", if all_same { "Every bit of every weight is the same." } else { "The bits differ." });
@@ -276,6 +293,7 @@ fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)
     let mut command = worker::command(worker, options.workers)?;
     let numbers = [("--workers", options.workers), ("--steps", options.steps), ("--at", options.at)];
     command.args(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
+    command.args(options.grains.iter().flat_map(|grains| ["--grains".to_owned(), grains.to_string()]));
     command
         .args([("--replace", options.replace), ("--doomed", doomed)].iter().filter(|flag| flag.1).map(|flag| flag.0));
     let mut process = command.stdout(Stdio::piped()).spawn().map_err(Error::other)?;
@@ -295,11 +313,15 @@ fn start(worker: u64, options: &Options, doomed: bool, tell: Sender<(u64, Event)
 
 /// Returns the digest after the same training in one process. `parts` has the number of replicas in
 /// each part of the steps.
-fn repeat(parts: &[(u64, Range<u64>)]) -> Result<String> {
+fn repeat(parts: &[(u64, Range<u64>)], grains: Option<usize>) -> Result<String> {
     let digits = Digits::load(SEED);
     let mut state = State::new()?;
     for (replicas, steps) in parts {
-        let strategy = MirroredStrategy::new((0..*replicas).map(|replica| format!("cpu:{replica}")))?;
+        let mut builder = MirroredStrategy::builder((0..*replicas).map(|replica| format!("cpu:{replica}")));
+        if let Some(grains) = grains {
+            builder = builder.grains(grains);
+        }
+        let strategy = builder.build()?;
         train(&strategy, &mut state, steps.end, &digits.train, |_| ())?;
     }
     let digest = format!("{:016x}", state.network.digest()?);

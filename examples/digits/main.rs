@@ -5,6 +5,7 @@
 //! ```text
 //! cargo run --release --example digits -- --replicas 4
 //! cargo run --release --example digits -- --workers 2
+//! cargo run --release --example digits -- --grains 8 --replicas 3
 //! cargo run --release --example digits -- --hosts 2 --workers 2
 //! ```
 //!
@@ -63,6 +64,10 @@ struct Options {
     /// workers as many as CONSONANCE_REPLICAS says, or 1
     #[arg(short, long, value_name = "COUNT")]
     replicas: Option<NonZeroUsize>,
+    /// Parts of each step that are contributions of their own, at least one for each replica. The
+    /// weights then have the bits of as many replicas, whatever the number of replicas is
+    #[arg(short, long, value_name = "COUNT", value_parser = positive)]
+    grains: Option<usize>,
     /// Devices of the replicas, such as cuda:0.0,cuda:0.1 for two that share a GPU. The gradients
     /// are reduced in the devices' memory; the network's own arithmetic is the host's
     #[arg(short, long, value_name = "DEVICES", value_delimiter = ',', conflicts_with_all = ["workers", "replicas"])]
@@ -194,6 +199,7 @@ fn run(options: &Options) -> Result<bool> {
     };
     let travel = Travel {
         between: between(options)?,
+        grains: options.grains,
         bytes_per_pack: options.bytes_per_pack,
         implementation: Implementation::Auto,
         pin: options.pin,
@@ -201,8 +207,12 @@ fn run(options: &Options) -> Result<bool> {
     };
     let strategy = travel.strategy()?;
     let replicas = strategy.num_replicas_in_sync();
-    if options.batch < replicas {
-        let problem = format!("--batch {} leaves some of {replicas} replicas without a digit", options.batch);
+    if options.batch < strategy.grains() {
+        let parts = match options.grains {
+            Some(grains) => format!("{grains} grains"),
+            None => format!("{replicas} replicas"),
+        };
+        let problem = format!("--batch {} leaves some of {parts} without a digit", options.batch);
         return Err(Error::other(problem));
     }
     if strategy.is_chief() {
@@ -215,6 +225,9 @@ fn run(options: &Options) -> Result<bool> {
     }
     let digest = train_and_show(&strategy, &digits, &plan, options.checkpoint.as_deref())?;
     if options.no_proof {
+        if strategy.is_chief() {
+            say(format_args!("digest of the weights: {digest:016x}"));
+        }
         return Ok(true);
     }
     prove(travel, strategy, digest, &digits, &plan)
@@ -223,6 +236,10 @@ fn run(options: &Options) -> Result<bool> {
 /// Returns the replicas between which gradients travel.
 fn between(options: &Options) -> Result<Between<'_>> {
     if !options.device.is_empty() {
+        let gpu = options.device.iter().find(|device| matches!(device, Device::Cuda { .. }));
+        if let (Some(gpu), Some(grains)) = (gpu, options.grains) {
+            return Err(Error::other(format!("--grains {grains} takes devices of processors, and {gpu} is a GPU")));
+        }
         return Ok(Between::Devices(&options.device));
     }
     Ok(match MultiWorkerMirroredStrategy::from_environment()?.cluster_resolver().cluster_spec().is_empty() {

@@ -7,6 +7,7 @@ use consonance::{
     training::{Accuracy, Mean},
 };
 use ndarray::{Array, Array2, ArrayView1, ArrayView2, Axis, Dimension};
+use std::ops::AddAssign;
 
 /// The weights of all layers, or values of the same shape: gradients, velocities.
 ///
@@ -35,6 +36,15 @@ pub(crate) struct Tally {
     pub(crate) collectives: f64,
     /// Seconds in which the training waited for collectives.
     pub(crate) waited: f64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.right += other.right;
+        self.loss += other.loss;
+        self.collectives += other.collectives;
+        self.waited += other.waited;
+    }
 }
 
 impl Tally {

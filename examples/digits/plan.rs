@@ -1,6 +1,6 @@
 //! The parameters of a training.
 
-/// The parameters of a training. Together with the data and the number of replicas they determine
+/// The parameters of a training. Together with the data and the number of grains they determine
 /// every bit of the result.
 pub(crate) struct Plan {
     /// The layers' sizes, the input's first.

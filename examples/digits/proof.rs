@@ -2,7 +2,8 @@
 
 use crate::{data::Digits, plan::Plan, progress, train::train};
 use consonance::{
-    CommunicationOptions, Device, Implementation, MirroredStrategy, MultiWorkerMirroredStrategy, Result, Strategy,
+    Builder, CommunicationOptions, Device, Implementation, MirroredStrategy, MultiWorkerMirroredStrategy, Result,
+    Strategy,
 };
 use indicatif::HumanBytes;
 use std::num::NonZeroUsize;
@@ -11,6 +12,8 @@ use std::num::NonZeroUsize;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Travel<'a> {
     pub(crate) between: Between<'a>,
+    /// The number of grains; `None` for one on each replica.
+    pub(crate) grains: Option<usize>,
     pub(crate) bytes_per_pack: usize,
     pub(crate) implementation: Implementation,
     pub(crate) pin: bool,
@@ -44,16 +47,17 @@ impl Travel<'_> {
         match self.between {
             Between::Threads(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
-                let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
-                Ok(builder.build()?.into())
+                let builder = self.with_grains(MirroredStrategy::builder(devices));
+                Ok(builder.options(options).pin_threads(self.pin).build()?.into())
             }
             Between::Devices(devices) => {
-                let builder = MirroredStrategy::builder(devices.iter().copied()).options(options);
-                Ok(builder.pin_threads(self.pin).build()?.into())
+                let builder = self.with_grains(MirroredStrategy::builder(devices.iter().copied()));
+                Ok(builder.options(options).pin_threads(self.pin).build()?.into())
             }
             Between::Messages(replicas) => {
                 let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
-                let builder = MirroredStrategy::builder(devices).options(options).pin_threads(self.pin);
+                let builder = self.with_grains(MirroredStrategy::builder(devices));
+                let builder = builder.options(options).pin_threads(self.pin);
                 Ok(builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build()?.into())
             }
             Between::Workers { replicas, staging_bytes } => {
@@ -61,9 +65,19 @@ impl Travel<'_> {
                 if let Some(replicas) = replicas {
                     builder = builder.replicas(replicas.get());
                 }
+                if let Some(grains) = self.grains {
+                    builder = builder.grains(grains);
+                }
                 let builder = builder.meeting(move |group| Ok(group.staging_bytes(staging_bytes)));
                 Ok(builder.pin_threads(self.pin).build()?.into())
             }
+        }
+    }
+
+    fn with_grains(&self, builder: Builder<MirroredStrategy>) -> Builder<MirroredStrategy> {
+        match self.grains {
+            Some(grains) => builder.grains(grains),
+            None => builder,
         }
     }
 
@@ -121,6 +135,12 @@ pub(crate) fn prove(first: Travel<'_>, strategy: Strategy, digest: u64, digits: 
     }
     if is_chief {
         variations.push(Travel { between: Between::Messages(replicas), ..first });
+    }
+    if let (Some(grains), true) = (first.grains, is_chief) {
+        // Other numbers of replicas, and at last one for each grain, as without grains.
+        let others = [1, 2, 3, 5, 8].into_iter().filter(|&other| other < grains && other != replicas);
+        variations.extend(others.map(|replicas| Travel { between: Between::Threads(replicas), ..first }));
+        variations.push(Travel { between: Between::Threads(grains), grains: None, ..first });
     }
     let progress = progress(plan, variations.len(), is_chief);
     let say = |line: &str| {

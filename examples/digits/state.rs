@@ -14,9 +14,9 @@ pub(crate) struct Model {
 
 impl Model {
     /// Saves the model after `epoch`.
-    pub(crate) fn save(&self, path: &Path, plan: &Plan, replicas: usize, epoch: usize) -> Result<()> {
+    pub(crate) fn save(&self, path: &Path, plan: &Plan, grains: usize, epoch: usize) -> Result<()> {
         let mut state = self.tensors();
-        state.push(("plan".to_owned(), identity(plan, replicas)));
+        state.push(("plan".to_owned(), identity(plan, grains)));
         state.push(("epoch".to_owned(), Tensor::from(epoch as u64)));
         let variables = variables(state)?;
         checkpoint::save(path, variables.iter().map(|(name, variable)| (name, variable)))
@@ -27,8 +27,8 @@ impl Model {
     /// # Errors
     /// Those of [`checkpoint::restore`]. Also an error if the file is of another training, which
     /// this one cannot continue.
-    pub(crate) fn restore(&mut self, path: &Path, plan: &Plan, replicas: usize) -> Result<usize> {
-        let mine = identity(plan, replicas);
+    pub(crate) fn restore(&mut self, path: &Path, plan: &Plan, grains: usize) -> Result<usize> {
+        let mine = identity(plan, grains);
         let about = variables(vec![
             ("plan".to_owned(), Tensor::zeros(mine.dtype(), mine.shape())),
             ("epoch".to_owned(), Tensor::from(0u64)),
@@ -37,7 +37,7 @@ impl Model {
         let saved = about[0].1.read()?;
         if saved != mine {
             return Err(Error::other(format!(
-                "{} is of another training: [replicas, batch, seed, bits of the learning rate] were {saved:#}, not {mine:#}",
+                "{} is of another training: [grains, batch, seed, bits of the learning rate] were {saved:#}, not {mine:#}",
                 path.display()
             )));
         }
@@ -67,8 +67,8 @@ impl Model {
 
 /// Returns what must be the same for a resumed training to end with the same bits. The sizes of the
 /// layers are not in it: they show in the weights' shapes.
-fn identity(plan: &Plan, replicas: usize) -> Tensor {
-    Tensor::from([replicas as u64, plan.batch as u64, plan.seed, plan.learning_rate.to_bits().into()])
+fn identity(plan: &Plan, grains: usize) -> Tensor {
+    Tensor::from([grains as u64, plan.batch as u64, plan.seed, plan.learning_rate.to_bits().into()])
 }
 
 fn variables(tensors: Vec<(String, Tensor)>) -> Result<Vec<(String, Variable)>> {

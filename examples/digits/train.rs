@@ -1,15 +1,16 @@
-//! Synchronous data-parallel training: every replica computes the gradients of its part of each
-//! batch, and all take the same step along the sum.
+//! Synchronous data-parallel training: every replica computes the gradients of its grains, which
+//! are parts of each batch, and all take the same step along the sum. Without `--grains` each
+//! replica is one grain.
 
 use crate::{
     data::{Digits, Random, Samples},
-    network::{Network, Tally},
+    network::{Layer, Network, Tally},
     plan::Plan,
     state::Model,
 };
 use consonance::{
     PerReplica, ReduceOp, ReplicaContext, Result, Strategy,
-    training::{Communication, Gradients, compare_parameters},
+    training::{Communication, Gradients, Pass, compare_parameters},
 };
 use std::{
     path::Path,
@@ -43,12 +44,12 @@ pub(crate) fn train(
     checkpoint: Option<&Path>,
     mut report: impl FnMut(&Epoch),
 ) -> Result<u64> {
-    let replicas = strategy.num_replicas_in_sync();
+    let (replicas, grains) = (strategy.num_replicas_in_sync(), strategy.grains());
     let mut random = Random::new(plan.seed);
     let network = Network::random(&plan.sizes, &mut random)?;
     let mut model = Model { velocity: network.zeros_like(), network };
     let done = match checkpoint.filter(|path| path.exists()) {
-        Some(path) => model.restore(path, plan, replicas)?,
+        Some(path) => model.restore(path, plan, grains)?,
         None => 0,
     };
     let local = strategy.local_replicas();
@@ -68,12 +69,13 @@ pub(crate) fn train(
         let elapsed = start.elapsed();
         let train = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
         let tallies = strategy.run_with(PerReplica::new(models.iter().collect()), |replica, model| {
-            model.network.evaluate(&digits.test.select(part(replica, &all_tests)))
+            let (id, replicas) = (replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());
+            model.network.evaluate(&digits.test.select(part(id, replicas, &all_tests)))
         })?;
         let test = strategy.reduce(ReduceOp::Sum, &tallies, None)?;
         // All replicas have the same model: the worker with the first replica saves it.
         if let Some(path) = checkpoint.filter(|_| local.start == 0) {
-            models[0].save(path, plan, replicas, number)?;
+            models[0].save(path, plan, grains, number)?;
         }
         let average = |seconds: f64| Duration::from_secs_f64(seconds / replicas as f64);
         let communication = Communication { total: average(train.collectives), waited: average(train.waited) };
@@ -101,18 +103,24 @@ impl Model {
         let (mut total, mut gradients, mut communication) =
             (Tally::default(), Gradients::sum(), Communication::default());
         for batch in order.chunks(plan.batch) {
-            // The gradients of a layer are reduced while those of the layer before it are computed.
             let [device] = replica.devices();
-            let reduced = gradients.all_reduce(replica, |pass| {
-                let samples = samples.select(part(replica, batch));
+            let backward = |grain: usize, pass: &mut Pass<'_, Layer>| {
+                let samples = samples.select(part(grain, replica.strategy().grains(), batch));
                 self.network.gradients(&samples, |layer| pass.push(layer.to(device)?))
-            })?;
+            };
+            let mut grains = replica.grains();
+            let last = grains.next_back().expect("each replica has a grain");
+            for grain in grains {
+                total += gradients.accumulate(replica, |pass| backward(grain, pass))?;
+            }
+            // With one grain on each replica the gradients of a layer are reduced while those of
+            // the layer before it are computed.
+            let reduced = gradients.all_reduce(replica, |pass| backward(last, pass))?;
             // Parts differ in size by up to one, and the last batch may be smaller, so the mean is
             // over the real number of samples.
             let summed = Network::from_last(reduced.gradients)?;
             self.network.descend(&mut self.velocity, &summed, batch.len(), plan.learning_rate)?;
-            total.loss += reduced.value.loss;
-            total.right += reduced.value.right;
+            total += reduced.value;
             communication += reduced.communication;
         }
         total.collectives = communication.total.as_secs_f64();
@@ -121,9 +129,7 @@ impl Model {
     }
 }
 
-/// Returns this replica's part of `items`. The parts cover all items, and their sizes differ by one
-/// at most.
-fn part<'a, T>(replica: &ReplicaContext<'_>, items: &'a [T]) -> &'a [T] {
-    let (id, replicas) = (replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());
-    &items[items.len() * id / replicas..items.len() * (id + 1) / replicas]
+/// Returns a part of `items`. The parts cover all items, and their sizes differ by one at most.
+fn part<T>(index: usize, parts: usize, items: &[T]) -> &[T] {
+    &items[items.len() * index / parts..items.len() * (index + 1) / parts]
 }

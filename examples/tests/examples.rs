@@ -135,6 +135,46 @@ fn training_goes_on_without_a_lost_worker() {
 }
 
 #[test]
+fn grains_give_digits_the_same_bits_for_any_number_of_replicas() {
+    const SMALL: &str = "--epochs 1 --hidden 12";
+    let digits = example("digits");
+    let trained = |way: &str| success(&digits, &format!("{way} --no-proof {SMALL}"));
+    let of_weights = "digest of the weights";
+    let eight = trained("--replicas 8");
+    let eight = digest(&eight, of_weights);
+    for way in ["--replicas 1", "--replicas 2", "--replicas 5", "--replicas 8", "--workers 2", "--workers 3"] {
+        let output = trained(&format!("--grains 8 {way}"));
+        assert_eq!(digest(&output, of_weights), eight, "{way}: {output}");
+    }
+    let output = success(&digits, &format!("--grains 8 --replicas 3 {SMALL}"));
+    for words in ["the training above", "1 in one process", "5 in one process", "8 in one process", "send messages"] {
+        assert_eq!(digest(&output, words), eight, "{output}");
+    }
+    let (status, output) = run(&digits, "--grains 2 --replicas 3");
+    assert_eq!(status, Some(1), "{output}");
+    assert!(output.contains("grains: expected at least one for each of 3 replicas, found 2"), "{output}");
+    let (status, output) = run(&digits, "--grains 2 --device cuda:0");
+    assert_eq!((status, &*output), (Some(1), "error: --grains 2 takes devices of processors, and cuda:0 is a GPU\n"));
+}
+
+#[test]
+fn grains_of_a_lost_worker_are_done_by_the_others() {
+    let output = success(example("elastic"), "--grains 6 --steps 60 --at 20");
+    assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
+    let undisturbed = "one process: 1 replicas in steps 0 to 59";
+    assert_eq!(digest(&output, "] done: "), digest(&output, undisturbed), "{output}");
+}
+
+#[test]
+fn too_few_grains_for_the_workers_are_refused_at_the_start() {
+    for grains in [0, 2] {
+        let (status, output) = run(&example("elastic"), &format!("--grains {grains}"));
+        let refused = format!("error: --grains {grains} leaves some of 3 workers without a grain\n");
+        assert_eq!((status, output), (Some(1), refused));
+    }
+}
+
+#[test]
 fn workers_of_the_command_reform_if_it_keeps_going() {
     let elastic = example("elastic");
     let elastic = format!("exec {} --steps 60 --at 20", elastic.display());

@@ -30,9 +30,15 @@ fn interrupted_training_ends_with_the_same_bits() -> Result<()> {
     let path = env::temp_dir().join(format!("consonance-resume-{}", process::id()));
     let (one, three) = (OneDeviceStrategy::new("cpu:0")?, MirroredStrategy::new(["cpu:0", "cpu:1", "cpu:2"])?);
     let central = CentralStorageStrategy::new(["cpu:0", "cpu:1", "cpu:2"], "cpu:0")?;
-    // The strategy may change at the break. The number of replicas must not: it divides the
-    // batches.
-    let breaks: [(&Strategy, &Strategy); 3] = [(&one, &one), (&three, &three), (&three, &central)];
+    let grains = |replicas: usize| {
+        let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
+        MirroredStrategy::builder(devices).grains(4).build()
+    };
+    let (one_of_four, three_of_four) = (grains(1)?, grains(3)?);
+    // The strategy may change at the break. The number of grains must not: it divides the batches.
+    // Without grains it is the number of replicas.
+    let breaks: [(&Strategy, &Strategy); 4] =
+        [(&one, &one), (&three, &three), (&three, &central), (&one_of_four, &three_of_four)];
     for (before, after) in breaks {
         let whole = train(before, &digits, &plan(4), None, |_| ())?;
         for epochs in 1..=4 {
@@ -47,6 +53,7 @@ fn interrupted_training_ends_with_the_same_bits() -> Result<()> {
     train(&three, &digits, &plan(2), Some(&path), |_| ())?;
     for (strategy, plan, words) in [
         (&one as &Strategy, plan(4), "another training"),
+        (&three_of_four, plan(4), "another training"),
         (&three, Plan { batch: 31, ..plan(4) }, "another training"),
         (&three, Plan { sizes: vec![64, 13, 10], ..plan(4) }, "f32[64, 13]"),
         (&three, plan(1), "of epoch 2, after the last of 1"),

@@ -104,12 +104,13 @@ pub use error::{BoxError, Error, IntoReduceOp, Result};
 pub use execution::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
 pub use execution::{Builder, Strategy};
 pub use replica::overlap::{Buckets, PendingNest};
-pub use replica::{ReplicaContext, ReplicaHandle, current_replica};
+pub use replica::{NestAccumulator, ReplicaContext, ReplicaHandle, current_replica};
 pub use strategy::{
     CentralStorageStrategy, Destinations, LocalResults, MirroredStrategy, MultiWorkerBuilder,
     MultiWorkerMirroredStrategy, OneDeviceStrategy, ValueContext,
 };
 pub use value::elements::ElementArray;
+pub use value::grains::Grains;
 pub use value::indexed_slices::IndexedSlices;
 pub use value::nest::{self, Nest};
 pub use value::per_replica::{Merged, Mirrored, PerReplica};

@@ -59,10 +59,11 @@ fn passes_are_reduced<T: Real>(replicas: usize, passes: usize, options: Communic
     let all: Vec<Vec<[Vec<T>; 4]>> = (0..replicas).map(|_| (0..passes).map(|_| numbers()).collect()).collect();
     let run = with_options(replicas, options).run(|replica| {
         let own = &all[replica.replica_id_in_sync_group()];
-        let mut gradients = if op == ReduceOp::Sum { Gradients::sum() } else { Gradients::mean() };
+        let gradients = if op == ReduceOp::Sum { Gradients::sum() } else { Gradients::mean() };
+        let mut gradients = gradients.with_passes(passes)?;
         let (last, before) = own.split_last().expect("a pass");
         for pass in before {
-            gradients.accumulate(|to| pass.iter().try_for_each(|push| to.push(Tensor::from(&push[..]))))?;
+            gradients.accumulate(replica, |to| pass.iter().try_for_each(|push| to.push(Tensor::from(&push[..]))))?;
         }
         assert_eq!(gradients.passes(), passes - 1);
         let reduced =
@@ -73,15 +74,16 @@ fn passes_are_reduced<T: Real>(replicas: usize, passes: usize, options: Communic
     for (replica, reduced) in run.expect("no error").into_iter().enumerate() {
         assert_eq!(reduced.len(), COUNTS.len());
         for (push, tensor) in reduced.iter().enumerate() {
-            let sum = |own: &Vec<[Vec<T>; 4]>| {
-                meaning::accumulate(&own.iter().map(|pass| pass[push].clone()).collect::<Vec<_>>())
-            };
-            let sums: Vec<Vec<T>> = all.iter().map(sum).collect();
-            let mut expected = collective::reduce(op, &sums).expect("defined");
-            if op == ReduceOp::Mean && passes > 1 {
-                expected.iter_mut().for_each(|x| *x = x.share(passes, 0));
-            }
-            assert_eq!(bits::<T>(tensor), of(&expected), "{op} of {}, {passes} passes, replica {replica}", T::DTYPE);
+            // Each pass is a contribution of its own.
+            let passes: Vec<Vec<T>> = all.iter().flatten().map(|pass| pass[push].clone()).collect();
+            let expected = collective::reduce(op, &passes).expect("defined");
+            assert_eq!(
+                bits::<T>(tensor),
+                of(&expected),
+                "{op} of {}, {} passes, replica {replica}",
+                T::DTYPE,
+                passes.len()
+            );
         }
     }
 }
@@ -108,58 +110,108 @@ fn gradients_have_the_bits_of_the_spec() {
 #[test]
 fn replicas_with_other_numbers_of_passes_are_named() {
     let error = strategy(3).run(|replica| {
-        let mut gradients = Gradients::mean();
-        for _ in 0..1 + usize::from(replica.replica_id_in_sync_group() == 1) {
-            gradients.accumulate(|pass| pass.push([1.0f32]))?;
+        let before = 1 + usize::from(replica.replica_id_in_sync_group() == 1);
+        let mut gradients = Gradients::mean().with_passes(before + 1)?;
+        for _ in 0..before {
+            gradients.accumulate(replica, |pass| pass.push([1.0f32]))?;
         }
         gradients.all_reduce(replica, |pass| pass.push([1.0f32])).map(drop)
     });
     let error = error.expect_err("replica 1 has a pass more");
     let Error::Mismatch { replica: 1, argument, expected, found, .. } = &error else { panic!("{error}") };
-    assert_eq!(
-        (&argument[..], &expected[..], &found[..]),
-        ("value/0", "f32[1], the sum of 2 passes", "f32[1], the sum of 3 passes")
-    );
+    assert_eq!((&argument[..], &expected[..], &found[..]), ("leaves", "of 6", "of 9"));
+}
+
+#[test]
+fn one_pass_against_two_is_a_mismatch_on_all_replicas() {
+    let errors = strategy(3).run(|replica| {
+        let push = |pass: &mut training::Pass<'_, Tensor>| {
+            (0..2).try_for_each(|_| pass.push(Tensor::from(vec![1.0f32; 100_000])))
+        };
+        let mut gradients = Gradients::mean();
+        if replica.replica_id_in_sync_group() == 1 {
+            gradients = gradients.with_passes(2)?;
+            gradients.accumulate(replica, push)?;
+        }
+        Ok(gradients.all_reduce(replica, push).map(drop).expect_err("replica 1 makes two passes"))
+    });
+    for error in errors.expect("errors are values") {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_pass_without_a_number_of_passes_names_how_to_set_it() {
+    let errors = strategy(1).run(|replica| {
+        let pass = Gradients::sum().accumulate(replica, |pass| pass.push(1.0f32));
+        Ok(pass.expect_err("one pass is the default"))
+    });
+    let error = &errors.expect("errors are values")[0];
+    assert_eq!((refusal(error).1, found(error)), ("passes", "1 passes"));
+    assert!(error.to_string().contains("Gradients::with_passes"), "{error}");
 }
 
 #[test]
 fn a_pass_unlike_the_one_before_is_refused_and_changes_nothing() {
-    let mut gradients = Gradients::sum();
-    let push = |gradients: &mut Gradients, pushes: usize, size: usize| {
-        gradients.accumulate(|pass| {
-            (0..pushes).try_for_each(|_| pass.push((Tensor::from(vec![1.0f32; size]), Tensor::from([1i32]))))
-        })
-    };
-    push(&mut gradients, 2, 3).expect("the first pass");
-    let refused = |result: Result<()>, argument: &str, value: &str| {
-        let error = result.expect_err("another pass");
-        assert_eq!((refusal(&error), found(&error)), (("Pass::push", argument, None), value));
-    };
-    refused(push(&mut gradients, 2, 4), "value/0/0", "f32[4]");
-    refused(push(&mut gradients, 1, 3), "the pass", "1 pushes");
-    refused(push(&mut gradients, 3, 3), "value/2/0", "f32[3]");
-    let other = gradients.accumulate(|pass: &mut training::Pass<'_, f32>| {
-        pass.push(1.0)?;
-        Err::<(), _>(Error::other("no more data"))
-    });
-    assert!(other.is_err());
-    refused(Gradients::sum().accumulate(|pass| pass.push(true)), "op", "sum");
-    assert_eq!(gradients.passes(), 1);
-    let reduced = strategy(1).run_with(PerReplica::new(vec![&mut gradients]), |replica, gradients| {
+    let run = strategy(1).run(|replica| {
+        let mut gradients = Gradients::sum().with_passes(2)?;
+        let push = |gradients: &mut Gradients, pushes: usize, size: usize| {
+            gradients.accumulate(replica, |pass| {
+                (0..pushes).try_for_each(|_| pass.push((Tensor::from(vec![1.0f32; size]), Tensor::from([1i32]))))
+            })
+        };
+        let refused = |result: Result<()>, call: &str, argument: &str, value: &str| {
+            let error = result.expect_err("another pass");
+            assert_eq!((refusal(&error).0, refusal(&error).1, found(&error)), (call, argument, value));
+        };
+        push(&mut gradients, 2, 3)?;
+        refused(push(&mut gradients, 2, 3), "Gradients::accumulate", "passes", "2 passes");
+        gradients.reset();
+        gradients = Gradients::sum().with_passes(3)?;
+        push(&mut gradients, 2, 3)?;
+        refused(push(&mut gradients, 2, 4), "Pass::push", "value/0/0", "f32[4]");
+        refused(push(&mut gradients, 1, 3), "Pass::push", "the pass", "1 pushes");
+        refused(push(&mut gradients, 3, 3), "Pass::push", "value/2/0", "f32[3]");
+        let other = gradients.accumulate(replica, |pass: &mut training::Pass<'_, f32>| {
+            pass.push(1.0)?;
+            Err::<(), _>(Error::other("no more data"))
+        });
+        assert!(other.is_err());
+        let bool = Gradients::sum().with_passes(2)?.accumulate(replica, |pass| pass.push(true));
+        refused(bool, "Pass::push", "op", "sum");
+        assert_eq!(gradients.passes(), 1);
+        push(&mut gradients, 2, 3)?;
         gradients.all_reduce(replica, |pass| {
             (0..2).try_for_each(|_| pass.push((Tensor::from(vec![2.0f32; 3]), Tensor::from([5i32]))))
         })
     });
-    let expected = (Tensor::from([3.0f32; 3]), Tensor::from([6i32]));
-    assert_eq!(reduced.expect("the sum of two passes")[0].gradients, [expected.clone(), expected]);
+    let expected = (Tensor::from([4.0f32; 3]), Tensor::from([7i32]));
+    assert_eq!(run.expect("the sum of three passes")[0].gradients, [expected.clone(), expected]);
+    assert!(Gradients::sum().with_passes(0).is_err());
+}
+
+#[test]
+fn a_missing_pass_is_an_error_of_all_replicas() {
+    let errors = strategy(2).run(|replica| {
+        let mut gradients = Gradients::sum().with_passes(2)?;
+        if replica.replica_id_in_sync_group() == 0 {
+            gradients.accumulate(replica, |pass| pass.push(1.0f32))?;
+        }
+        Ok(gradients.all_reduce(replica, |pass| pass.push(1.0f32)).map(drop).expect_err("a pass is missing"))
+    });
+    let errors = errors.expect("errors are values").into_values();
+    assert_eq!(refusal(&errors[1]), ("Gradients::all_reduce", "passes", Some(1)));
+    assert_eq!(found(&errors[1]), "0 passes");
+    assert!(matches!(errors[0], Error::Mismatch { replica: 1, .. }), "{}", errors[0]);
 }
 
 #[test]
 fn a_failure_of_a_replica_ends_the_reduction_of_all_and_the_next_begins_anew() {
     let strategy = strategy(2);
-    let mut all = [Gradients::sum(), Gradients::sum()];
+    let two = || Gradients::sum().with_passes(2).expect("a number");
+    let mut all = [two(), two()];
     let error = strategy.run_with(PerReplica::new(all.iter_mut().collect()), |replica, gradients| {
-        gradients.accumulate(|pass| pass.push(1.0f32))?;
+        gradients.accumulate(replica, |pass| pass.push(1.0f32))?;
         gradients.all_reduce(replica, |pass| match replica.replica_id_in_sync_group() {
             0 => pass.push(1.0f32),
             _ => Err(Error::other("a bad sample")),
@@ -168,9 +220,10 @@ fn a_failure_of_a_replica_ends_the_reduction_of_all_and_the_next_begins_anew() {
     assert_eq!(own(&error.map(drop).expect_err("replica 1 fails")), (1, "a bad sample".to_owned()));
     let sums = strategy.run_with(PerReplica::new(all.iter_mut().collect()), |replica, gradients| {
         assert_eq!(gradients.passes(), 0);
+        gradients.accumulate(replica, |pass| pass.push(3.0f32))?;
         gradients.all_reduce(replica, |pass| pass.push(2.0f32)).map(|reduced| reduced.gradients[0])
     });
-    assert_eq!(sums.expect("a run of its own").values(), [4.0, 4.0]);
+    assert_eq!(sums.expect("a run of its own").values(), [10.0, 10.0]);
 }
 
 #[test]
@@ -180,8 +233,8 @@ fn rows_of_passes_are_put_together() {
     };
     let dense = strategy(2).run(|replica| {
         let id = replica.replica_id_in_sync_group();
-        let mut gradients = Gradients::mean();
-        gradients.accumulate(|pass| pass.push(rows(id as i64, 4.0)))?;
+        let mut gradients = Gradients::mean().with_passes(2)?;
+        gradients.accumulate(replica, |pass| pass.push(rows(id as i64, 4.0)))?;
         let reduced = gradients.all_reduce(replica, |pass| pass.push(rows(2, 8.0)))?;
         reduced.gradients[0].to_dense()
     });

@@ -1,5 +1,5 @@
-//! Gradients between the backward pass and the step: accumulated over passes, clipped by their
-//! norm, and the parameters compared at the start.
+//! Gradients between the backward pass and the step: clipped by their norm; and the parameters,
+//! compared at the start.
 
 use crate::{
     blame::blame,
@@ -38,20 +38,6 @@ macro_rules! real {
 }
 
 crate::for_each_dtype!(real);
-
-/// Returns the sum of the gradients of several passes, added in the order of the passes. Each sum
-/// is rounded to the element type.
-///
-/// # Panics
-/// If there are no passes, if they have different numbers of elements, or for `bool`.
-pub fn accumulate<T: Number>(passes: &[Vec<T>]) -> Vec<T> {
-    let (first, others) = passes.split_first().expect("a pass");
-    let steps = sum::<T>();
-    others.iter().fold(first.clone(), |sums, pass| {
-        assert_eq!(sums.len(), pass.len(), "elements of a pass");
-        sums.iter().zip(pass).map(|(&sum, &new)| steps.fold(&[sum, new]).expect("two elements")).collect()
-    })
-}
 
 /// # Panics
 /// For `bool`, which has no sum.

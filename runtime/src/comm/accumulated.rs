@@ -5,7 +5,11 @@
 //! the first nodes of all ranks in one exchange, the second nodes in the next one, and so on, in
 //! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
 
-use super::{accumulator::Accumulator, agreement::Agreement, call::Call};
+use super::{
+    accumulator::{Accumulator, LeafSum},
+    agreement::Agreement,
+    call::Call,
+};
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Part, Source, nodes},
@@ -23,7 +27,7 @@ const SHORT_BYTES: usize = 8 << 10;
 const ON_LEAVES: u64 = 0x6c65_6176_6573;
 
 /// A rank's last leaf, and the place of the result.
-enum Ends<'a> {
+pub(crate) enum Ends<'a> {
     /// The result takes the place of the leaf.
     InPlace(HostBufMut<'a>),
     Apart(HostBuf<'a>, Option<HostBufMut<'a>>),
@@ -74,7 +78,7 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn all_reduce_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
-        self.accumulated(Kind::AllReduce, sum, Ends::InPlace(last.into()), 0)
+        self.accumulated(Kind::AllReduce, &mut sum.parts, Ends::InPlace(last.into()), 0)
     }
 
     /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result in
@@ -99,7 +103,7 @@ impl Communicator {
         last: &[T],
         recv: &mut [R],
     ) -> Result<()> {
-        self.accumulated(Kind::AllReduce, sum, Ends::Apart(last.into(), Some(recv.into())), 0)
+        self.accumulated(Kind::AllReduce, &mut sum.parts, Ends::Apart(last.into(), Some(recv.into())), 0)
     }
 
     /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result on
@@ -128,7 +132,7 @@ impl Communicator {
             true => Ends::InPlace(last.into()),
             false => Ends::Apart((&*last).into(), None),
         };
-        self.accumulated(Kind::Reduce, sum, ends, root)
+        self.accumulated(Kind::Reduce, &mut sum.parts, ends, root)
     }
 
     /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with block `r` of the
@@ -149,22 +153,28 @@ impl Communicator {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn reduce_scatter_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
-        self.accumulated(Kind::ReduceScatter, sum, Ends::InPlace(last.into()), 0)
+        self.accumulated(Kind::ReduceScatter, &mut sum.parts, Ends::InPlace(last.into()), 0)
     }
 
-    fn accumulated<T: Element>(
-        &mut self,
-        kind: Kind,
-        sum: &mut Accumulator<T>,
-        ends: Ends<'_>,
-        root: usize,
-    ) -> Result<()> {
+    fn accumulated(&mut self, kind: Kind, sum: &mut LeafSum, ends: Ends<'_>, root: usize) -> Result<()> {
         if let Err(error) = self.check_ends(kind, &sum.sum, &ends, root) {
             let error = error.of_replica(self.rank());
             let _ = self.refuse(kind, &error);
             return Err(error);
         }
-        let done = self.combine_leaves(kind, sum, ends, root);
+        let done = self.combine_leaves((kind, root), sum, ends, &Agreement::NONE);
+        self.hear(done)
+    }
+
+    /// Does [`all_reduce_accumulated`](Communicator::all_reduce_accumulated) with valid arguments,
+    /// as a step of a call on which the ranks agree.
+    pub(crate) fn all_reduce_leaves(
+        &mut self,
+        sum: &mut LeafSum,
+        ends: Ends<'_>,
+        agreement: &Agreement<'_>,
+    ) -> Result<()> {
+        let done = self.combine_leaves((Kind::AllReduce, 0), sum, ends, agreement);
         self.hear(done)
     }
 
@@ -204,12 +214,12 @@ impl Communicator {
     }
 
     /// Executes a call of which this rank's arguments are valid.
-    fn combine_leaves<T: Element>(
+    fn combine_leaves(
         &mut self,
-        kind: Kind,
-        Accumulator { sum, received, .. }: &mut Accumulator<T>,
+        (kind, root): (Kind, usize),
+        LeafSum { sum, received }: &mut LeafSum,
         ends: Ends<'_>,
-        root: usize,
+        agreement: &Agreement<'_>,
     ) -> Result<()> {
         let call = Leaves {
             kind,
@@ -218,6 +228,7 @@ impl Communicator {
             count: sum.count(),
             root: (kind == Kind::Reduce).then_some(root),
             of: sum.of(),
+            agreement,
         };
         let owned = match self.tell_leaves(&call, sum.run()) {
             Err(error) if !matches!(error, Error::Mismatch { .. }) => {
@@ -236,7 +247,7 @@ impl Communicator {
     }
 
     /// Tells the other ranks this rank's run, and returns the nodes of each rank.
-    fn tell_leaves(&mut self, call: &Leaves, run: Range<usize>) -> Result<Vec<Vec<Range<usize>>>> {
+    fn tell_leaves(&mut self, call: &Leaves<'_>, run: Range<usize>) -> Result<Vec<Vec<Range<usize>>>> {
         let own = [run.start as u64, run.end as u64];
         let mut runs = vec![[0u64; 2]; self.size()];
         let recv = runs.as_flattened_mut().into();
@@ -255,7 +266,7 @@ impl Communicator {
     /// Combines the nodes of all ranks. Without `recv` this rank gets no result.
     fn combine_nodes(
         &mut self,
-        call: &Leaves,
+        call: &Leaves<'_>,
         sum: &Accumulation,
         received: &mut Vec<u8>,
         owned: &[Vec<Range<usize>>],
@@ -312,7 +323,7 @@ impl Communicator {
     /// arrive.
     fn gather_nodes(
         &mut self,
-        call: &Leaves,
+        call: &Leaves<'_>,
         sum: &Accumulation,
         received: &mut [u8],
         owned: &[Vec<Range<usize>>],
@@ -328,7 +339,7 @@ impl Communicator {
     /// which they arrive.
     fn scatter_nodes(
         &mut self,
-        call: &Leaves,
+        call: &Leaves<'_>,
         sum: &Accumulation,
         received: &mut [u8],
         owned: &[Vec<Range<usize>>],
@@ -372,7 +383,7 @@ impl Communicator {
 }
 
 /// A call on leaves.
-struct Leaves {
+struct Leaves<'a> {
     kind: Kind,
     op: ReduceOp,
     /// The element type of the leaves.
@@ -382,19 +393,26 @@ struct Leaves {
     root: Option<usize>,
     /// The number of leaves of all ranks.
     of: usize,
+    /// Properties that the ranks compare besides.
+    agreement: &'a Agreement<'a>,
 }
 
-impl Leaves {
+impl Leaves<'_> {
     /// Executes a step of the call, which moves elements of `dtype`. The ranks compare the call in
     /// each.
     fn step(&self, communicator: &mut Communicator, dtype: DType, step: Call<'_>) -> Result<()> {
-        let Leaves { kind, op, input, count, root, of } = *self;
+        let Leaves { kind, op, input, count, root, of, agreement } = *self;
         let say = |argument: &str, value: String| (argument.to_owned(), value);
         let describe = || {
-            let (leaves, count) = (format!("of {of}"), count.to_string());
-            vec![say("leaves", leaves), say("dtype", input.to_string()), say("count", count)]
+            let mut lines = (agreement.describe)();
+            // A call on a nest describes its leaves itself.
+            if agreement.call.is_none() {
+                let leaves = say("leaves", format!("of {of}"));
+                lines.extend([leaves, say("dtype", input.to_string()), say("count", count.to_string())]);
+            }
+            lines
         };
-        let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES));
+        let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES ^ agreement.digest));
         let agreement = Agreement { call: Some(kind), ..Agreement::new(digest, &describe) };
         let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step.kind()) };
         agreement.sign(&mut signature);

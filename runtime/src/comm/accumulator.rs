@@ -12,10 +12,15 @@ use std::{fmt, marker::PhantomData, ops::Range};
 /// contributions. The result has the bits of as many ranks with one contribution each. See
 /// [`Communicator::accumulator`].
 pub struct Accumulator<T> {
-    pub(super) sum: Accumulation,
+    pub(super) parts: LeafSum,
+    element: PhantomData<T>,
+}
+
+/// A rank's leaves, of an element type that is a value.
+pub(crate) struct LeafSum {
+    pub(crate) sum: Accumulation,
     /// Room for the nodes of all ranks, kept from call to call.
     pub(super) received: Vec<u8>,
-    element: PhantomData<T>,
 }
 
 impl<T: Element> Accumulator<T> {
@@ -37,36 +42,37 @@ impl<T: Element> Accumulator<T> {
     /// ```
     pub fn add(&mut self, leaf: &[T]) -> Result<()> {
         let invalid = |argument, expected, found| Err(Error::invalid("Accumulator::add", argument, expected, found));
-        let (count, most) = (self.sum.count(), self.sum.run().len().saturating_sub(1));
+        let sum = &mut self.parts.sum;
+        let (count, most) = (sum.count(), sum.run().len().saturating_sub(1));
         if leaf.len() != count {
             return invalid("leaf", format!("{count} elements"), format!("{} elements", leaf.len()));
         }
-        if self.sum.added() >= most {
-            let found = format!("{} leaves", self.sum.added() + 1);
+        if sum.added() >= most {
+            let found = format!("{} leaves", sum.added() + 1);
             return invalid("leaves", format!("{most} leaves before the last"), found);
         }
-        self.sum.add(HostBuf::from(leaf));
+        sum.add(HostBuf::from(leaf));
         Ok(())
     }
 
     /// Returns the leaves of this rank.
     pub fn leaves(&self) -> Range<usize> {
-        self.sum.run()
+        self.parts.sum.run()
     }
 
     /// Returns the number of leaves of all ranks.
     pub fn of(&self) -> usize {
-        self.sum.of()
+        self.parts.sum.of()
     }
 
     /// Returns the number of leaves that were added since the last call.
     pub fn added(&self) -> usize {
-        self.sum.added()
+        self.parts.sum.added()
     }
 
     /// Drops the leaves that were added: the next one is the first.
     pub fn clear(&mut self) {
-        self.sum.clear();
+        self.parts.sum.clear();
     }
 }
 
@@ -138,6 +144,19 @@ impl Communicator {
         if leaves.start > leaves.end || leaves.end > of {
             return Err(Error::invalid(call, "leaves", format!("a run of 0..{of}"), format!("{leaves:?}")));
         }
+        let parts = self.leaf_sum(call, reducer, count, leaves, of)?;
+        Ok(Accumulator { parts, element: PhantomData })
+    }
+
+    /// Makes room for the leaves `leaves` of `0..of`, of `count` elements each.
+    pub(crate) fn leaf_sum(
+        &self,
+        call: &'static str,
+        reducer: Reducer,
+        count: usize,
+        leaves: Range<usize>,
+        of: usize,
+    ) -> Result<LeafSum> {
         let too_many = || {
             let found = format!("{count} elements in {} leaves", leaves.len());
             Error::invalid(call, "count", "leaves that memory can hold", found)
@@ -148,14 +167,13 @@ impl Communicator {
             return Err(outside());
         }
         let Memory::Host(memory) = self.engine.alloc(Space::Host, DType::U8, bytes)? else { return Err(outside()) };
-        let sum = Accumulation::new(reducer, count, leaves, of, memory);
-        Ok(Accumulator { sum, received: Vec::new(), element: PhantomData })
+        Ok(LeafSum { sum: Accumulation::new(reducer, count, leaves, of, memory), received: Vec::new() })
     }
 }
 
 impl<T: Element> fmt::Debug for Accumulator<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (leaves, of) = (self.leaves(), self.of());
-        write!(f, "Accumulator({:?}, {} of leaves {leaves:?} of {of})", self.sum.reducer(), self.added())
+        write!(f, "Accumulator({:?}, {} of leaves {leaves:?} of {of})", self.parts.sum.reducer(), self.added())
     }
 }

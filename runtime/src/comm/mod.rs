@@ -14,7 +14,7 @@ mod observed;
 pub(crate) mod communicator;
 mod slices;
 pub(crate) mod accumulator;
-mod accumulated;
+pub(crate) mod accumulated;
 mod bytes;
 #[cfg(feature = "serde")]
 mod objects;

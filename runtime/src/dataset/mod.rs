@@ -32,6 +32,7 @@ mod combine;
 mod deal;
 mod distributed;
 pub(crate) mod file;
+mod grains;
 mod input;
 mod order;
 mod pool;
@@ -46,6 +47,7 @@ pub use combine::{Interleave, Zip};
 pub use distributed::{DistributedDataset, DistributedIterator};
 #[cfg(feature = "csv")]
 pub use file::{CsvColumn, CsvOptions};
+pub use grains::{DistributedGrains, GrainsIterator};
 pub use input::{AutoShardPolicy, Deal, InputContext, InputOptions};
 pub use range::range;
 pub use table::{Columns, Table, from_tensor_slices};

@@ -2,7 +2,11 @@
 
 use crate::{
     Dataset, Error, Result, Strategy,
-    dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, not_batched},
+    dataset::{
+        AutoShardPolicy, Deal, DistributedDataset, DistributedGrains, Form, InputContext, InputOptions, Share,
+        grains::{check_devices, runs},
+        not_batched,
+    },
     execution::context,
 };
 
@@ -59,32 +63,72 @@ impl Strategy {
     ) -> Result<DistributedDataset<D::Element>> {
         let call = "Strategy::distribute_dataset";
         context::require_cross_replica(call, self)?;
-        let replicas = self.num_replicas_in_sync();
-        let specs = dataset.element_spec();
-        if replicas > 1
-            && let Some(scalar) = specs.iter().flatten().find(|spec| spec.shape.is_empty())
-        {
-            return Err(not_batched(&scalar.path, &scalar.to_string()));
+        let (replicas, is_own) = (self.num_replicas_in_sync(), options.shard_policy() == AutoShardPolicy::Off);
+        let form = form(call, &dataset, options, replicas)?;
+        Ok(DistributedDataset::new(self, dataset, self.share(form, is_own), options))
+    }
+
+    /// Divides each batch of `dataset` among the [grains](Strategy::grains), as
+    /// [`distribute_dataset`](Strategy::distribute_dataset) divides it among as many replicas. A
+    /// replica gets the parts of its grains, with their numbers.
+    ///
+    /// With several workers each makes the call with the same data set and gets the parts of its
+    /// replicas. A grain that gets no rows still takes part in the step.
+    ///
+    /// # Errors
+    /// As [`distribute_dataset`](Strategy::distribute_dataset); [`Error::InvalidCall`] for replicas
+    /// on GPUs.
+    ///
+    /// ```
+    /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).grains(3).build()?;
+    /// let batches = dataset::from_tensor_slices(Tensor::from([0, 1, 2, 3, 4]))?.batch(5);
+    /// let step = strategy.distribute_grains(batches)?.iter().next().unwrap()?;
+    /// assert_eq!((step[0].numbers(), step[1].numbers()), (0..2, 2..3));
+    /// assert_eq!(step[0].values(), [Tensor::from([0, 1]), Tensor::from([2, 3])]);
+    /// assert_eq!(step[1].values(), [Tensor::from([4])]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_grains<D: Dataset>(&self, dataset: D) -> Result<DistributedGrains<D::Element>> {
+        self.distribute_grains_with(dataset, InputOptions::new())
+    }
+
+    /// Does [`distribute_grains`](Strategy::distribute_grains) with options.
+    ///
+    /// # Errors
+    /// As `distribute_grains`; [`Error::InvalidCall`] for [`AutoShardPolicy::Off`], by which each
+    /// worker has data of its own, and for [`AutoShardPolicy::File`] and a data set that reads no
+    /// files.
+    ///
+    /// ```
+    /// use consonance::{Dataset, MirroredStrategy, dataset::{self, AutoShardPolicy, Deal, InputOptions}};
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).grains(4).build()?;
+    /// let batches = || dataset::range(0, 10, 1).map(|batches| batches.batch(10));
+    /// let options = InputOptions::new().deal(Deal::Balanced);
+    /// let step = strategy.distribute_grains_with(batches()?, options)?.iter().next().unwrap()?;
+    /// assert_eq!(step[1].values().iter().map(|part| part.count()).collect::<Vec<_>>(), [2, 2]);
+    /// let options = options.auto_shard_policy(AutoShardPolicy::Off);
+    /// assert!(strategy.distribute_grains_with(batches()?, options).is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn distribute_grains_with<D: Dataset>(
+        &self,
+        dataset: D,
+        options: InputOptions,
+    ) -> Result<DistributedGrains<D::Element>> {
+        let call = "Strategy::distribute_grains";
+        context::require_cross_replica(call, self)?;
+        check_devices(call, self)?;
+        if options.shard_policy() == AutoShardPolicy::Off {
+            let expected = "one data set for all workers, whose batches are dealt to grains";
+            return Err(Error::invalid(call, "auto_shard_policy", expected, "Off"));
         }
-        if replicas > 1
-            && dataset.has_single_rows()
-            && let Some(row) = specs.iter().flatten().next()
-        {
-            return Err(not_batched(&row.path, &format!("single rows, {row}")));
-        }
-        let policy = options.shard_policy();
-        if policy == AutoShardPolicy::File && !dataset.reads_files() {
-            return Err(Error::invalid(call, "dataset", "one that reads files, to be divided by files", "none"));
-        }
-        let by_policy = match policy {
-            AutoShardPolicy::Data => Deal::Chunked,
-            AutoShardPolicy::Auto if !dataset.reads_files() => Deal::Chunked,
-            AutoShardPolicy::Auto | AutoShardPolicy::File | AutoShardPolicy::Off => Deal::Packed,
-        };
-        let rows = || specs.as_ref()?.first()?.shape.first().copied().flatten();
-        let form = Form::new(options.deal_or(by_policy), dataset.batch_size().or_else(rows), replicas);
-        let share = self.share(form, policy == AutoShardPolicy::Off);
-        Ok(DistributedDataset::new(self, dataset, share, options))
+        let grains = self.grains();
+        let form = form(call, &dataset, options, grains)?;
+        let runs = runs(self);
+        let local = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        let share = Share { form, replicas: grains, local, own: false };
+        Ok(DistributedGrains::new(self, DistributedDataset::new(self, dataset, share, options)))
     }
 
     /// Calls `dataset_fn` to make a data set of per-replica batches. Each step takes one element
@@ -137,4 +181,31 @@ impl Strategy {
     fn share(&self, form: Form, own: bool) -> Share {
         Share { form, replicas: self.num_replicas_in_sync(), local: self.local_replicas(), own }
     }
+}
+
+/// Returns how the elements of a data set are divided into parts.
+fn form<D: Dataset>(call: &'static str, dataset: &D, options: InputOptions, parts: usize) -> Result<Form> {
+    let specs = dataset.element_spec();
+    if parts > 1
+        && let Some(scalar) = specs.iter().flatten().find(|spec| spec.shape.is_empty())
+    {
+        return Err(not_batched(&scalar.path, &scalar.to_string()).of_call_named(call));
+    }
+    if parts > 1
+        && dataset.has_single_rows()
+        && let Some(row) = specs.iter().flatten().next()
+    {
+        return Err(not_batched(&row.path, &format!("single rows, {row}")).of_call_named(call));
+    }
+    let policy = options.shard_policy();
+    if policy == AutoShardPolicy::File && !dataset.reads_files() {
+        return Err(Error::invalid(call, "dataset", "one that reads files, to be divided by files", "none"));
+    }
+    let by_policy = match policy {
+        AutoShardPolicy::Data => Deal::Chunked,
+        AutoShardPolicy::Auto if !dataset.reads_files() => Deal::Chunked,
+        AutoShardPolicy::Auto | AutoShardPolicy::File | AutoShardPolicy::Off => Deal::Packed,
+    };
+    let rows = || specs.as_ref()?.first()?.shape.first().copied().flatten();
+    Ok(Form::new(options.deal_or(by_policy), dataset.batch_size().or_else(rows), parts))
 }

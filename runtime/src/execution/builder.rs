@@ -1,6 +1,6 @@
 //! The builder of strategies.
 
-use super::{Engines, Inner, Placement, Strategy, Workers};
+use super::{Common, Engines, Inner, Placement, Strategy, Workers, common::next_group};
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
 };
@@ -14,6 +14,7 @@ pub struct Builder<S> {
     devices: Result<Vec<Device>>,
     placement: Result<Placement>,
     options: CommunicationOptions,
+    common: Common,
     pin_threads: bool,
     resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Arc<Workers>>,
@@ -32,9 +33,9 @@ impl<S> Builder<S> {
         Error: From<D::Error>,
     {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
-        let options = CommunicationOptions::new();
+        let (options, common) = (CommunicationOptions::new(), Common::default());
         let (placement, resolver, workers, engines) = (Ok(Placement::PerDevice), None, None, Engines::LOCAL);
-        Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines, wrap }
+        Builder { name, devices, placement, options, common, pin_threads: false, resolver, workers, engines, wrap }
     }
 
     /// Keeps variables on `device` only.
@@ -55,20 +56,48 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Sets the cluster, its workers if there are several, and the engines of this one.
+    /// Sets the cluster, the settings that all workers have in common, the workers if there are
+    /// several, and the engines of this one.
     pub(crate) fn cluster(
         mut self,
         resolver: Arc<dyn ClusterResolver>,
+        common: Common,
         workers: Option<Workers>,
         engines: Engines,
     ) -> Self {
-        (self.resolver, self.workers, self.engines) = (Some(resolver), workers.map(Arc::new), engines);
+        (self.resolver, self.common) = (Some(resolver), common);
+        (self.workers, self.engines) = (workers.map(Arc::new), engines);
         self
     }
 
     /// Sets the options of all collectives. A call can override them.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Sets the number of grains: parts of a step that are contributions of their own, with a fixed
+    /// place in the order of every sum. Replica `i` of `n` has block `i` of them: of 8 grains on 3
+    /// replicas these are 3, 3 and 2. Results have the bits of as many replicas with one grain
+    /// each, whatever the number of replicas. By default each replica is one grain. See the guide's
+    /// page on [any number of replicas](crate::guide::grains).
+    ///
+    /// ```
+    /// use consonance::MirroredStrategy;
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1", "cpu:2"]).grains(8).build()?;
+    /// let grains = strategy.run(|replica| Ok(replica.grains()))?;
+    /// assert_eq!(grains.values(), [0..3, 3..6, 6..8]);
+    /// assert!(MirroredStrategy::builder(["cpu:0", "cpu:1", "cpu:2"]).grains(2).build().is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn grains(mut self, grains: usize) -> Self {
+        self.common.grains = Some(grains);
+        self
+    }
+
+    /// Sets the seed of [`ReplicaContext::seed`](crate::ReplicaContext::seed). By default 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.common.seed = seed;
         self
     }
 
@@ -107,17 +136,21 @@ impl<S> Builder<S> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, one that
-    /// is listed twice, or processors beside GPUs.
+    /// is listed twice, processors beside GPUs, or fewer grains than replicas.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
         if self.engines.make.is_none() {
             device::check_kinds(self.name, &devices)?;
         }
+        let replicas = self.workers.as_ref().map_or(devices.len(), |workers| workers.num_replicas());
+        self.common.check_grains(self.name, replicas)?;
         Ok((self.wrap)(Strategy(Arc::new(Inner {
+            group: next_group(),
             name: self.name,
             devices,
             placement,
             options: self.options,
+            common: self.common,
             pin_threads: self.pin_threads,
             resolver: self.resolver,
             workers: self.workers,

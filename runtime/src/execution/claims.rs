@@ -1,11 +1,11 @@
 //! The claims of the ranks of a group: which worker has which replicas.
 
+use super::common::Common;
 use crate::{
     Communicator, Error, Result,
     comm::{agreement::Agreement, call::Call},
     kind,
 };
-use consonance_kernels::digest::digest;
 use std::{
     ops::Range,
     sync::{Condvar, Mutex},
@@ -18,9 +18,9 @@ use std::{
 pub(super) type Claim = [u64; 4];
 
 /// Tells the other ranks the claim of this one, and returns those of all. A collective.
-pub(super) fn tell(communicator: &mut Communicator, own: [usize; 4], cluster: &str) -> Result<Vec<Claim>> {
-    let describe = || vec![("cluster".to_owned(), cluster.to_owned())];
-    let agreement = Agreement { call: Some(kind::WORKERS), digest: digest(cluster), describe: &describe };
+pub(super) fn tell(communicator: &mut Communicator, own: [usize; 4], common: &Common) -> Result<Vec<Claim>> {
+    let describe = || common.lines();
+    let agreement = Agreement { call: Some(kind::WORKERS), digest: common.digest(), describe: &describe };
     let (own, mut all) = (own.map(|number| number as u64), vec![[0u64; 4]; communicator.size()]);
     let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
     communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;

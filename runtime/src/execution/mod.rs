@@ -3,14 +3,17 @@
 
 mod builder;
 mod claims;
+mod common;
 pub(crate) mod context;
 mod engines;
 mod lease;
+pub(crate) mod random;
 mod turns;
 mod worker_group;
 
 pub use builder::Builder;
 pub(crate) use builder::check_devices;
+pub(crate) use common::Common;
 pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
 pub(crate) use worker_group::{CallGuard, Workers};
@@ -58,10 +61,13 @@ enum Placement {
 
 struct Inner {
     name: &'static str,
+    /// The number of its group in this process, without other workers.
+    group: u64,
     /// One for each replica of this process.
     devices: Vec<Device>,
     placement: Placement,
     options: CommunicationOptions,
+    common: Common,
     pin_threads: bool,
     /// The resolver of the cluster that the strategy was made for, if any.
     resolver: Option<Arc<dyn ClusterResolver>>,
@@ -137,9 +143,9 @@ impl Strategy {
         self.0.resolver.as_deref()
     }
 
-    /// Returns the cluster in words; empty if the strategy was made for this process only.
-    pub(crate) fn cluster(&self) -> String {
-        self.cluster_resolver().map_or_else(String::new, |resolver| resolver.cluster_spec().to_string())
+    /// Returns the settings that all workers have in common.
+    pub(crate) fn common(&self) -> &Common {
+        &self.0.common
     }
 
     /// Returns whether each replica's thread is pinned to a core.

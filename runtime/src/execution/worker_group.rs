@@ -22,7 +22,10 @@
 //! fails there leaves the communicators in groups that have not formed. Then every turn fails until
 //! a repeated call has formed the group.
 
-use super::claims::{Claim, Roles, remaining, tell};
+use super::{
+    claims::{Claim, Roles, remaining, tell},
+    common::{Common, next_group},
+};
 use crate::{
     Communicator, Error, Result,
     cluster::Majority,
@@ -42,6 +45,8 @@ pub(crate) struct Workers {
 }
 
 struct State {
+    /// The number of the group in this process.
+    group: u64,
     /// The replicas of each worker.
     replicas: Vec<Range<usize>>,
     /// The number of this worker.
@@ -80,9 +85,9 @@ impl Workers {
         call: &'static str,
         communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
     ) -> Result<Workers> {
-        let state = Mutex::new(State::meet(call, communicators, (worker, workers), cluster, 0)?);
+        let state = Mutex::new(State::meet(call, communicators, (worker, workers), common, 0)?);
         let workers = Workers { state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
@@ -95,10 +100,10 @@ impl Workers {
         call: &'static str,
         communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
     ) -> Result<()> {
         let variables = self.variables();
-        self.replace(State::meet(call, communicators, (worker, workers), cluster, variables)?);
+        self.replace(State::meet(call, communicators, (worker, workers), common, variables)?);
         Ok(())
     }
 
@@ -113,7 +118,7 @@ impl Workers {
         &self,
         call: &'static str,
         configuration: Configuration,
-        cluster: &str,
+        common: &Common,
         majority: Majority,
     ) -> Result<()> {
         let home = self.take_all(call, configuration.timeout)?;
@@ -137,7 +142,7 @@ impl Workers {
             };
             // The first rank stands for the worker: a worker whose last reform failed has kept its
             // number, and others may have another by now.
-            tell(communicator, [first, variables as usize, first, count], cluster)
+            tell(communicator, [first, variables as usize, first, count], common)
         });
         let first = communicators.first().map_or(0, Communicator::rank);
         match claims.and_then(|claims| Roles::new(call, &claims, first, None)) {
@@ -161,6 +166,11 @@ impl Workers {
         *old = State { turn, waiting, ..state };
         drop(old);
         self.rouse();
+    }
+
+    /// Returns the number of the group in this process.
+    pub(crate) fn group(&self) -> u64 {
+        self.lock().group
     }
 
     /// Returns the number of workers.
@@ -365,7 +375,7 @@ impl State {
         call: &'static str,
         mut communicators: Vec<Communicator>,
         (worker, workers): (usize, usize),
-        cluster: &str,
+        common: &Common,
         variables: u64,
     ) -> Result<State> {
         let Some(first) = communicators.first().map(Communicator::rank) else {
@@ -384,11 +394,12 @@ impl State {
         let claims: Vec<Result<Vec<Claim>>> = thread::scope(|scope| {
             let threads: Vec<_> = communicators
                 .iter_mut()
-                .map(|communicator| scope.spawn(move || tell(communicator, own, cluster)))
+                .map(|communicator| scope.spawn(move || tell(communicator, own, common)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
         let claims = claims.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
+        common.check_grains(call, size)?;
         Ok(State::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
     }
 
@@ -397,6 +408,7 @@ impl State {
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
         State {
+            group: next_group(),
             replicas,
             worker,
             abort_handle,

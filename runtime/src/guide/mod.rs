@@ -24,6 +24,10 @@ pub mod training {
     #![doc = include_str!("training.md")]
 }
 
+pub mod grains {
+    #![doc = include_str!("grains.md")]
+}
+
 pub mod sparse {
     #![doc = include_str!("sparse.md")]
 }

@@ -3,6 +3,8 @@
 mod board;
 mod context;
 mod current;
+pub(crate) mod grain_sum;
+mod grains;
 mod merge;
 pub(crate) mod nest_call;
 pub(crate) mod overlap;
@@ -14,3 +16,4 @@ pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;
 pub(crate) use current::Running;
 pub use current::{ReplicaHandle, current_replica};
+pub use grains::NestAccumulator;

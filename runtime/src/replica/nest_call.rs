@@ -3,7 +3,7 @@
 
 use crate::{
     Axes, Communicator, DType, IndexedSlices, ReduceOp, Result, Tensor,
-    comm::{agreement::Agreement, call::Call},
+    comm::{accumulated::Ends, accumulator::LeafSum, agreement::Agreement, call::Call},
     value::{
         axis::{Flat, no_memory, require_contributions},
         indexed_slices,
@@ -35,6 +35,8 @@ pub(crate) struct NestCall<C> {
     /// The reduction op of a call whose steps are plain exchanges. No step's signature has it, so
     /// it is mixed into the digest here.
     own_op: Option<ReduceOp>,
+    /// The number of contributions of all replicas, if these may have several.
+    contributions: Option<usize>,
     /// The limit on a pack in bytes, if there is something to pack. It is part of the description
     /// only: if it differs, the steps differ.
     pack_limit: Option<usize>,
@@ -46,7 +48,16 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> NestCall<C> {
         let outline = NestSignature::new(leaves, &ragged);
         let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
-        NestCall { kind, communicator, outline, digest, axes: ragged, own_op: None, pack_limit: None }
+        NestCall {
+            kind,
+            communicator,
+            outline,
+            digest,
+            axes: ragged,
+            own_op: None,
+            contributions: None,
+            pack_limit: None,
+        }
     }
 
     /// Makes the replicas also agree on an operation that is in none of the steps.
@@ -54,17 +65,48 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         NestCall { own_op: Some(op), ..self }
     }
 
+    /// Makes the replicas also agree on the number of contributions of all of them, and on the
+    /// limit of packs if the nest has several tensors.
+    pub(super) fn with_contributions(self, contributions: usize, pack_limit: Option<usize>) -> NestCall<C> {
+        NestCall { contributions: Some(contributions), pack_limit, ..self }
+    }
+
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
+        self.agreed(|communicator, agreement| communicator.execute(call, agreement))
+    }
+
+    /// Combines the contributions of all replicas: those in `sum`, and `last`, the last one of this
+    /// replica, which becomes the result.
+    pub(super) fn all_reduce_accumulated(&mut self, sum: &mut LeafSum, last: &mut Tensor) -> Result<()> {
+        let (dtype, output) = (last.dtype(), sum.sum.reducer().output());
+        if dtype == output
+            && let Some(place) = last.own_buf_mut().and_then(BufMut::host)
+        {
+            let in_place = |communicator: &mut Communicator, agreement: &Agreement<'_>| {
+                communicator.all_reduce_leaves(sum, Ends::InPlace(place), agreement)
+            };
+            return self.agreed(in_place);
+        }
+        let mut recv = self.communicator.room(Space::Host, output, last.count())?;
+        let ends = Ends::Apart(last.host()?, recv.as_buf_mut().host());
+        self.agreed(|communicator, agreement| communicator.all_reduce_leaves(sum, ends, agreement))?;
+        *last = Tensor::from_memory(last.shape().to_vec(), recv)?;
+        Ok(())
+    }
+
+    /// Makes a step with the agreement on the whole nest.
+    fn agreed<R>(&mut self, step: impl FnOnce(&mut Communicator, &Agreement<'_>) -> R) -> R {
         let describe = || {
             // The axis comes first, because shapes are described without their size along it.
             let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
             let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
             let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
-            axis.into_iter().chain(self.outline.lines()).chain(op).chain(pack_limit).collect()
+            let contributions = self.contributions.map(|of| ("leaves".to_owned(), format!("of {of}")));
+            axis.into_iter().chain(self.outline.lines()).chain(op).chain(contributions).chain(pack_limit).collect()
         };
         let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
-        let agreement = Agreement { call: Some(self.kind), digest, describe: &describe };
-        self.communicator.execute(call, &agreement)
+        let digest = self.contributions.map_or(digest, |of| mix(digest, of as u64));
+        step(&mut self.communicator, &Agreement { call: Some(self.kind), digest, describe: &describe })
     }
 
     /// Combines every leaf over the replicas. Small tensors are fused, up to `pack_limit` bytes.
@@ -142,24 +184,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
 
     /// All-reduces the tensors of one pack, fused if there are several.
     fn all_reduce_pack(&mut self, op: ReduceOp, tensors: &mut [&mut Tensor], pack: &[usize]) -> Result<()> {
-        if let &[place] = pack {
-            return self.all_reduce(op, tensors[place]);
-        }
-        let parts: Vec<HostBuf<'_>> = pack.iter().map(|&place| tensors[place].host()).collect::<Result<_>>()?;
-        let memory = HostMemory::concat(parts[0].dtype(), &parts);
-        let mut fused = Tensor::from_memory(vec![memory.count()], memory)?;
-        self.all_reduce(op, &mut fused)?;
-        let mut start = 0;
-        for &place in pack {
-            let tensor = &mut *tensors[place];
-            let part = fused.host()?.slice(start..start + tensor.count());
-            start += tensor.count();
-            match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()).and_then(BufMut::host) {
-                Some(mut own) => copy_own(part, &mut own),
-                None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), HostMemory::from(part))?,
-            }
-        }
-        Ok(())
+        reduce_fused(tensors, pack, |tensor| self.all_reduce(op, tensor))
     }
 
     /// All-reduces a tensor: in its own memory if that is not shared and the result has the same
@@ -201,12 +226,22 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     }
 
     pub(crate) fn all_reduce_rows(&mut self, op: ReduceOp, slices: &mut IndexedSlices) -> Result<()> {
+        let replicas = self.communicator.size();
+        self.all_reduce_rows_of(replicas, op, slices)
+    }
+
+    /// Concatenates the rows of all replicas, which are those of so many contributions.
+    pub(super) fn all_reduce_rows_of(
+        &mut self,
+        contributions: usize,
+        op: ReduceOp,
+        slices: &mut IndexedSlices,
+    ) -> Result<()> {
         self.own_op = Some(op);
         slices.indices = self.concat(&slices.indices, 0)?.0;
         slices.values = self.concat(&slices.values, 0)?.0;
         if op == ReduceOp::Mean {
-            slices.values =
-                indexed_slices::divide("ReplicaContext::all_reduce", &slices.values, self.communicator.size())?;
+            slices.values = indexed_slices::divide("ReplicaContext::all_reduce", &slices.values, contributions)?;
         }
         Ok(())
     }
@@ -254,4 +289,35 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
 /// Checks that the operation is defined on every leaf, and returns it.
 pub(crate) fn check_leaves(call: &'static str, op: ReduceOp, leaves: &[Leaf]) -> Result<ReduceOp> {
     leaves.iter().try_for_each(|leaf| leaf.check_op(call, op)).map(|()| op)
+}
+
+/// Returns the tensors of a pack, one after the other.
+pub(super) fn fused(parts: &[HostBuf<'_>]) -> HostMemory {
+    HostMemory::concat(parts[0].dtype(), parts)
+}
+
+/// Calls `reduce` for the tensors of one pack, fused if there are several.
+pub(super) fn reduce_fused(
+    tensors: &mut [&mut Tensor],
+    pack: &[usize],
+    reduce: impl FnOnce(&mut Tensor) -> Result<()>,
+) -> Result<()> {
+    if let &[place] = pack {
+        return reduce(tensors[place]);
+    }
+    let parts: Vec<HostBuf<'_>> = pack.iter().map(|&place| tensors[place].host()).collect::<Result<_>>()?;
+    let memory = fused(&parts);
+    let mut fused = Tensor::from_memory(vec![memory.count()], memory)?;
+    reduce(&mut fused)?;
+    let mut start = 0;
+    for &place in pack {
+        let tensor = &mut *tensors[place];
+        let part = fused.host()?.slice(start..start + tensor.count());
+        start += tensor.count();
+        match tensor.own_buf_mut().filter(|own| own.dtype() == part.dtype()).and_then(BufMut::host) {
+            Some(mut own) => copy_own(part, &mut own),
+            None => *tensor = Tensor::from_memory(tensor.shape().to_vec(), HostMemory::from(part))?,
+        }
+    }
+    Ok(())
 }

@@ -27,6 +27,22 @@ impl ReplicaContext<'_> {
         refuse_nan(call, &mut self.configured(), kind, leaves)
     }
 
+    /// Does [`refuse_nan`](ReplicaContext::refuse_nan) where more contributions than `leaves` may
+    /// have a NaN: `own` is the place of the first leaf that has one.
+    pub(super) fn refuse_nan_at(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        leaves: &[Leaf],
+        options: &CommunicationOptions,
+        own: impl FnOnce() -> Option<usize>,
+    ) -> Result<()> {
+        if !options.verifies() {
+            return Ok(());
+        }
+        compare_nan(call, &mut self.configured(), kind, own(), |place| path_of(leaves, place))
+    }
+
     /// Does [`refuse_nan`](ReplicaContext::refuse_nan) on a slice.
     pub(crate) fn refuse_nan_in(&self, call: &'static str, kind: Kind, data: HostBuf<'_>) -> Result<()> {
         if !self.strategy().options().verifies() {
@@ -44,13 +60,21 @@ pub(super) fn refuse_nan(
     kind: Kind,
     leaves: &[Leaf],
 ) -> Result<()> {
+    compare_nan(call, communicator, kind, first_nan(leaves), |place| path_of(leaves, place))
+}
+
+/// Returns the place of the first leaf that has a NaN.
+pub(super) fn first_nan(leaves: &[Leaf]) -> Option<usize> {
     let has_nan = |leaf: &Leaf| match &leaf.value {
         // Elements of a device are not read.
         Value::Dense(tensor) => tensor.host().is_ok_and(has_nan),
         Value::Sparse(slices) => slices.values().host().is_ok_and(has_nan),
     };
-    let path = |place: usize| leaves.get(place).map_or_else(Path::default, |leaf| leaf.path.clone());
-    compare_nan(call, communicator, kind, leaves.iter().position(has_nan), path)
+    leaves.iter().position(has_nan)
+}
+
+fn path_of(leaves: &[Leaf], place: usize) -> Path {
+    leaves.get(place).map_or_else(Path::default, |leaf| leaf.path.clone())
 }
 
 /// Exchanges the place of each rank's first leaf that has a NaN.

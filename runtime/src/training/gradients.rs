@@ -1,15 +1,13 @@
 //! The gradients of a replica: accumulated over passes, and reduced while they are computed.
 
 use crate::{
-    Axes, Buckets, Error, IndexedSlices, Nest, PendingNest, ReduceOp, ReplicaContext, Result, Tensor,
-    value::{
-        indexed_slices,
-        nest::{self, Leaf, NestSignature, Path, Value},
-    },
+    Axes, Buckets, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
+    replica::grain_sum::{Counted, GrainSum, Place},
+    value::nest::{self, Leaf, NestSignature, Path},
 };
-use consonance_kernels::{cpu::reduce::Reducer, memory::HostMemory};
+use consonance_spec::Kind;
 use std::{
-    fmt, mem,
+    fmt,
     ops::AddAssign,
     time::{Duration, Instant},
 };
@@ -19,15 +17,22 @@ use std::{
 /// A backward pass [pushes](Pass::push) the gradients of each layer as soon as they are computed,
 /// in the same order on every replica. [`all_reduce`](Gradients::all_reduce) reduces them meanwhile
 /// ([`ReplicaContext::overlap`]). [`accumulate`](Gradients::accumulate) keeps the gradients of a
-/// pass for the next reduction, without communication. The value belongs to one replica.
+/// pass for the next reduction, without communication. The value belongs to one replica. Keep it
+/// outside of the loop over steps, so that its memory is used again.
+///
+/// Each pass is a contribution of its own, which is rounded with no other one. With
+/// [grains](crate::Builder::grains) a step has a pass for each
+/// [grain of the replica](ReplicaContext::grains), in their order. The result has the bits of as
+/// many replicas with one pass each. Otherwise each replica makes one pass, or the number of
+/// [`with_passes`](Gradients::with_passes).
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, training::Gradients};
 /// let strategy = MirroredStrategy::new(["cpu:0", "cpu:1"])?;
 /// let averages = strategy.run(|replica| {
 ///     let id = replica.replica_id_in_sync_group() as f32;
-///     let mut gradients = Gradients::mean();
-///     gradients.accumulate(|pass| pass.push(Tensor::from([id, 1.0])))?;
+///     let mut gradients = Gradients::mean().with_passes(2)?;
+///     gradients.accumulate(replica, |pass| pass.push(Tensor::from([id, 1.0])))?;
 ///     let reduced = gradients.all_reduce(replica, |pass| pass.push(Tensor::from([id, 3.0])))?;
 ///     Ok(reduced.gradients)
 /// })?;
@@ -37,19 +42,19 @@ use std::{
 /// ```
 pub struct Gradients {
     op: ReduceOp,
-    /// The sums of the passes so far: for each push its leaves.
-    sums: Vec<Vec<Leaf>>,
-    /// The number of passes in `sums`.
-    passes: usize,
+    /// The number of passes of a step, if that is not the number of the replica's grains.
+    wanted: Option<usize>,
+    /// The passes of a step; made by the first one, and kept for the next step.
+    sum: Option<GrainSum>,
+    /// The signature of each push of the passes so far.
+    pushes: Vec<NestSignature>,
 }
 
 /// A backward pass, to which gradients are pushed. All passes of a reduction push gradients of the
 /// same structures, dtypes and shapes, in the same order.
 pub struct Pass<'p, N> {
-    /// The leaves of earlier passes, for each push.
-    sums: &'p mut [Vec<Leaf>],
-    /// The number of earlier passes.
-    passes: usize,
+    /// The signature of each push of the passes before, if there were some.
+    known: Option<&'p [NestSignature]>,
     /// The number of pushes so far.
     pushes: usize,
     target: Target<'p, N>,
@@ -58,10 +63,19 @@ pub struct Pass<'p, N> {
 
 /// The destination of a pass's gradients.
 enum Target<'p, N> {
-    /// Into the sums, at the end of the pass.
-    Sums(Vec<Vec<Leaf>>),
+    /// To those of the other passes, at the end of the pass.
+    Passes(Pushed<N>),
     /// To the other replicas.
-    Replicas { op: ReduceOp, buckets: &'p Buckets<'p>, pending: Vec<PendingNest<'p, Accumulated<N>>> },
+    Replicas { op: ReduceOp, buckets: &'p Buckets<'p>, pending: Vec<PendingNest<'p, N>> },
+}
+
+/// The gradients of a pass.
+struct Pushed<N> {
+    leaves: Vec<Leaf>,
+    /// For each push the nest without its leaves, and its signature.
+    nests: Vec<(N, NestSignature)>,
+    /// For each push the end of its leaves.
+    ends: Vec<usize>,
 }
 
 /// The result of [`Gradients::all_reduce`].
@@ -88,66 +102,96 @@ pub struct Communication {
 }
 
 const PUSH: &str = "Pass::push";
+const ACCUMULATE: &str = "Gradients::accumulate";
+const ALL_REDUCE: &str = "Gradients::all_reduce";
 
 impl Gradients {
-    /// Makes a value that returns the mean over the replicas and the passes: the mean over the
-    /// replicas of the sums over the passes, then divided by the number of passes. The sums of
-    /// passes are rounded to the element type.
+    /// Makes a value that returns the mean over all passes of all replicas.
     pub fn mean() -> Gradients {
-        Gradients { op: ReduceOp::Mean, sums: Vec::new(), passes: 0 }
+        Gradients::new(ReduceOp::Mean)
     }
 
-    /// Makes a value that returns the sum over the passes and the replicas. Divide it by the number
-    /// of samples in all of them, if replicas have different numbers.
+    /// Makes a value that returns the sum over all passes of all replicas. Divide it by the number
+    /// of samples in all of them, if passes have different numbers.
     pub fn sum() -> Gradients {
-        Gradients { op: ReduceOp::Sum, sums: Vec::new(), passes: 0 }
+        Gradients::new(ReduceOp::Sum)
     }
 
-    /// Runs a backward pass whose gradients are added to those of the passes before. The other
-    /// replicas are not waited for. Returns what `backward` returns.
+    fn new(op: ReduceOp) -> Gradients {
+        Gradients { op, wanted: None, sum: None, pushes: Vec::new() }
+    }
+
+    /// Sets the number of passes of a step on each replica, of which all but the last are
+    /// [accumulated](Gradients::accumulate). It is the same on all replicas. The result has the
+    /// bits of as many replicas as there are passes in all. By default it is 1, or with
+    /// [grains](crate::Builder::grains) the number of the replica's grains, which this cannot
+    /// change.
     ///
     /// # Errors
-    /// The error of `backward`; [`Error::InvalidCall`] for gradients that have no sum, or differ
-    /// from those of the passes before. The sums are then as before the call.
+    /// [`Error::InvalidCall`] for 0.
+    pub fn with_passes(mut self, passes: usize) -> Result<Gradients> {
+        if passes == 0 {
+            return Err(Error::invalid("Gradients::with_passes", "passes", "at least one", "0"));
+        }
+        self.wanted = Some(passes);
+        Ok(self)
+    }
+
+    /// Runs a backward pass whose gradients are added to those of the passes before: each pass of a
+    /// step but the last. The other replicas are not waited for, except that the first call in a
+    /// step may wait for the reductions of an [overlap](ReplicaContext::overlap) that is open.
+    /// Returns what `backward` returns.
+    ///
+    /// # Errors
+    /// The error of `backward`; [`Error::InvalidCall`] for a pass more than those before the last,
+    /// for gradients that have no sum, differ from those of the passes before, or lie in the memory
+    /// of a device, and for [`with_passes`](Gradients::with_passes) beside grains. The passes are
+    /// then as before the call.
     ///
     /// ```
-    /// use consonance::training::Gradients;
-    /// let mut gradients = Gradients::sum();
-    /// gradients.accumulate(|pass| pass.push([1.0f32, 2.0]))?;
-    /// let error = gradients.accumulate(|pass| pass.push([1.0f64, 2.0])).unwrap_err();
-    /// assert_eq!(error.to_string(), "Pass::push: value/0: expected f32[2], found f64[2]");
-    /// assert_eq!(gradients.passes(), 1);
+    /// use consonance::{OneDeviceStrategy, training::Gradients};
+    /// let strategy = OneDeviceStrategy::new("cpu:0")?;
+    /// strategy.run(|replica| {
+    ///     let mut gradients = Gradients::sum().with_passes(3)?;
+    ///     gradients.accumulate(replica, |pass| pass.push([1.0f32, 2.0]))?;
+    ///     let error = gradients.accumulate(replica, |pass| pass.push([1.0f64, 2.0])).unwrap_err();
+    ///     assert_eq!(error.to_string(), "Pass::push: value/0: expected f32[2], found f64[2]");
+    ///     assert_eq!(gradients.passes(), 1);
+    ///     Ok(())
+    /// })?;
     /// # Ok::<(), consonance::Error>(())
     /// ```
-    pub fn accumulate<N: Nest, R>(&mut self, backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>) -> Result<R> {
-        let (sums, passes) = (&mut self.sums[..], self.passes);
-        let mut pass = Pass { sums, passes, pushes: 0, target: Target::Sums(Vec::new()), waited: Duration::ZERO };
-        let value = backward(&mut pass)?;
-        pass.is_whole()?;
-        let Target::Sums(made) = pass.target else { unreachable!("made above") };
-        match self.passes {
-            0 => self.sums = made,
-            _ => {
-                for (sum, new) in self.sums.iter_mut().flatten().zip(made.into_iter().flatten()) {
-                    add(sum, &new)?;
-                }
-            }
-        }
-        self.passes += 1;
+    pub fn accumulate<N: Nest, R>(
+        &mut self,
+        replica: &ReplicaContext<'_>,
+        backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
+    ) -> Result<R> {
+        let place = self.place(ACCUMULATE, replica)?;
+        let Gradients { op, sum, pushes, .. } = self;
+        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
+        sum.require_more(ACCUMULATE)?;
+        let (value, pushed) = passed(Some(&pushes[..]).filter(|_| sum.added() > 0), backward)?;
+        sum.add(ACCUMULATE, replica, &pushed.leaves)?;
+        *pushes = pushed.nests.into_iter().map(|(_, signature)| signature).collect();
         Ok(value)
     }
 
-    /// Runs a backward pass, and reduces its gradients with those of the passes before: small ones
-    /// in buckets, large ones alone, while the pass goes on. Returns what `backward` returned, and
-    /// the reduced gradients. The next pass begins anew.
+    /// Runs the last backward pass of a step, and reduces its gradients with those of the passes
+    /// before. Returns what `backward` returned, and the reduced gradients. The next step begins
+    /// anew.
     ///
-    /// Every replica makes the call, after the same number of passes. The result has the same bits
-    /// for every size of buckets, and with and without threads that reduce meanwhile.
+    /// If each replica makes one pass, gradients are reduced while the pass goes on: small ones in
+    /// buckets, large ones alone. Otherwise they are reduced after the last pass, without overlap.
+    ///
+    /// Every replica makes the call. The result has the same bits for every size of buckets, and
+    /// with and without threads that reduce meanwhile.
     ///
     /// # Errors
     /// The error of `backward`; [`Error::InvalidCall`] as in [`accumulate`](Gradients::accumulate),
-    /// which aborts the group; otherwise as [`ReplicaContext::overlap`]. The passes before are lost
-    /// then. If the numbers of passes differ, the [`Error::Mismatch`] has them in its paths.
+    /// which aborts the group, and if a pass is missing; otherwise as [`ReplicaContext::overlap`].
+    /// The passes before are lost then. If the numbers of passes differ, all replicas get an
+    /// [`Error::Mismatch`]: it names the passes as `leaves`, or the first gradient that the other
+    /// call does not have.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, training::Gradients};
@@ -171,33 +215,113 @@ impl Gradients {
         replica: &ReplicaContext<'_>,
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<Reduced<N, R>> {
-        let op = self.op;
-        let (mut sums, passes) = (mem::take(&mut self.sums), mem::take(&mut self.passes));
+        let place = self.place(ALL_REDUCE, replica);
+        let place = replica.or_refuse(Kind::AllReduce, place).inspect_err(|_| self.reset())?;
+        let reduced = match place.is_of_one_each(replica.num_replicas_in_sync()) {
+            true => self.overlapped(replica, backward),
+            false => self.accumulated(replica, place, backward),
+        };
+        self.reset();
+        reduced
+    }
+
+    /// Reduces the gradients of one pass on each replica, while it goes on.
+    fn overlapped<N: Nest, R>(
+        &self,
+        replica: &ReplicaContext<'_>,
+        backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
+    ) -> Result<Reduced<N, R>> {
         replica.overlap(|buckets| {
-            let target = Target::Replicas { op, buckets, pending: Vec::new() };
-            let mut pass = Pass { sums: &mut sums, passes, pushes: 0, target, waited: Duration::ZERO };
+            let target = Target::Replicas { op: self.op, buckets, pending: Vec::new() };
+            let mut pass = Pass { known: None, pushes: 0, target, waited: Duration::ZERO };
             let value = backward(&mut pass)?;
-            pass.is_whole()?;
             let Target::Replicas { pending, .. } = pass.target else { unreachable!("made above") };
             let start = Instant::now();
-            let reduced = pending.into_iter().map(|nest| nest.wait()).collect::<Result<Vec<_>>>()?;
+            let gradients = pending.into_iter().map(|nest| nest.wait()).collect::<Result<Vec<_>>>()?;
             let waited = pass.waited + start.elapsed();
-            let parts = if op == ReduceOp::Mean { passes + 1 } else { 1 };
-            let gradients = reduced.into_iter().map(|gradient| divide(gradient.nest, parts)).collect::<Result<_>>()?;
             Ok(Reduced { value, gradients, communication: Communication { total: buckets.in_collectives(), waited } })
         })
     }
 
+    /// Reduces the gradients of several passes on a replica, after the last one.
+    fn accumulated<N: Nest, R>(
+        &mut self,
+        replica: &ReplicaContext<'_>,
+        place: Place,
+        backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
+    ) -> Result<Reduced<N, R>> {
+        let Gradients { op, sum, pushes, .. } = self;
+        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
+        let known = Some(&pushes[..]).filter(|_| sum.added() > 0);
+        // A failure in an overlap aborts the group: the other replicas wait for this one.
+        let (value, Pushed { mut leaves, nests, ends }) = replica.overlap(|_| passed(known, backward))?;
+        let start = Instant::now();
+        sum.all_reduce(ALL_REDUCE, replica, &mut leaves)?;
+        let total = start.elapsed();
+        let (mut leaves, mut begin) = (leaves.into_iter(), 0);
+        let put = |((nest, _), end): ((N, NestSignature), usize)| {
+            let own = leaves.by_ref().take(end - std::mem::replace(&mut begin, end)).collect();
+            replica.put(PUSH, nest, own)
+        };
+        let gradients = nests.into_iter().zip(ends).map(put).collect::<Result<_>>()?;
+        Ok(Reduced { value, gradients, communication: Communication { total, waited: total } })
+    }
+
+    /// Returns the place of this replica's contributions. Drops room for others.
+    fn place(&mut self, call: &'static str, replica: &ReplicaContext<'_>) -> Result<Place> {
+        let (strategy, id) = (replica.strategy(), replica.replica_id_in_sync_group());
+        let (run, of) = match self.wanted {
+            None => (replica.grains(), strategy.grains()),
+            Some(passes) if strategy.has_grains() => {
+                let expected = format!("no number beside the {} grains of the strategy", strategy.grains());
+                return Err(Error::invalid(call, "passes", expected, passes.to_string()));
+            }
+            Some(passes) => {
+                let of = replica.num_replicas_in_sync().checked_mul(passes);
+                let many = || Error::invalid(call, "passes", "a number that can be counted", passes.to_string());
+                (id * passes..(id + 1) * passes, of.ok_or_else(many)?)
+            }
+        };
+        let counted = if strategy.has_grains() { Counted::Grains } else { Counted::Passes };
+        let place = Place::new(counted, replica, run, of);
+        match &self.sum {
+            Some(sum) if *sum.place() != place && sum.added() > 0 => {
+                let expected = format!("{}, as in the passes before (Gradients::reset drops them)", sum.place());
+                return Err(Error::invalid(
+                    call,
+                    counted.argument(),
+                    expected,
+                    format!("{place} of another strategy, or after a reform"),
+                ));
+            }
+            Some(sum) if *sum.place() != place => self.sum = None,
+            _ => {}
+        }
+        Ok(place)
+    }
+
     /// Returns the number of passes since the last reduction.
     pub fn passes(&self) -> usize {
-        self.passes
+        self.sum.as_ref().map_or(0, GrainSum::added)
     }
 
     /// Forgets the passes since the last reduction.
     pub fn reset(&mut self) {
-        self.sums.clear();
-        self.passes = 0;
+        self.sum.iter_mut().for_each(GrainSum::clear);
     }
+}
+
+/// Runs a pass whose gradients are kept.
+fn passed<N: Nest, R>(
+    known: Option<&[NestSignature]>,
+    backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
+) -> Result<(R, Pushed<N>)> {
+    let target = Target::Passes(Pushed { leaves: Vec::new(), nests: Vec::new(), ends: Vec::new() });
+    let mut pass = Pass { known, pushes: 0, target, waited: Duration::ZERO };
+    let value = backward(&mut pass)?;
+    pass.is_whole()?;
+    let Target::Passes(pushed) = pass.target else { unreachable!("made above") };
+    Ok((value, pushed))
 }
 
 impl<N: Nest> Pass<'_, N> {
@@ -208,10 +332,12 @@ impl<N: Nest> Pass<'_, N> {
     /// before; otherwise as [`Buckets::all_reduce`].
     ///
     /// ```
-    /// use consonance::{Tensor, training::Gradients};
-    /// Gradients::sum().accumulate(|pass| {
-    ///     pass.push((Tensor::from([[1.0f32, 2.0]]), Tensor::from([3.0f32])))?;
-    ///     pass.push((Tensor::from([[4.0f32, 5.0]]), Tensor::from([6.0f32])))
+    /// use consonance::{OneDeviceStrategy, Tensor, training::Gradients};
+    /// OneDeviceStrategy::new("cpu:0")?.run(|replica| {
+    ///     Gradients::sum().all_reduce(replica, |pass| {
+    ///         pass.push((Tensor::from([[1.0f32, 2.0]]), Tensor::from([3.0f32])))?;
+    ///         pass.push((Tensor::from([[4.0f32, 5.0]]), Tensor::from([6.0f32])))
+    ///     })
     /// })?;
     /// # Ok::<(), consonance::Error>(())
     /// ```
@@ -220,26 +346,24 @@ impl<N: Nest> Pass<'_, N> {
         let mut leaves = Vec::new();
         gradients.take_leaves(&Path::default().join(self.pushes), &mut leaves);
         leaves.iter().try_for_each(|leaf| leaf.check_op(PUSH, ReduceOp::Sum))?;
-        if self.passes > 0 || matches!(self.target, Target::Sums(_)) {
-            leaves.iter().try_for_each(check_space)?;
-        }
-        if self.passes > 0 {
-            let expected = self.sums.get(self.pushes).map_or(&[][..], |sum| sum);
-            let signature = |leaves: &[Leaf]| NestSignature::new(leaves, &Axes::default());
-            if let Some((path, expected, found)) = signature(expected).difference(&signature(&leaves)) {
-                return Err(Error::invalid(PUSH, path, expected, found));
-            }
-        }
         match &mut self.target {
-            Target::Sums(made) => made.push(leaves),
-            Target::Replicas { op, buckets, pending } => {
-                if self.passes > 0 {
-                    let mut sums = mem::take(&mut self.sums[self.pushes]);
-                    sums.iter_mut().zip(&leaves).try_for_each(|(sum, new)| add(sum, new))?;
-                    leaves = sums;
+            Target::Passes(pushed) => {
+                leaves.iter().try_for_each(|leaf| leaf.require_host(PUSH))?;
+                let signature = NestSignature::new(&leaves, &Axes::default());
+                if let Some(known) = self.known {
+                    let nothing = NestSignature::new(&[], &Axes::default());
+                    let expected = known.get(self.pushes).unwrap_or(&nothing);
+                    if let Some((path, expected, found)) = expected.difference(&signature) {
+                        return Err(Error::invalid(PUSH, path, expected, found));
+                    }
                 }
+                pushed.leaves.append(&mut leaves);
+                pushed.ends.push(pushed.leaves.len());
+                pushed.nests.push((gradients, signature));
+            }
+            Target::Replicas { op, buckets, pending } => {
                 let nest = nest::put(gradients, leaves).map_err(|error| error.of_call(PUSH))?;
-                pending.push(buckets.all_reduce(*op, Accumulated { passes: self.passes + 1, nest })?);
+                pending.push(buckets.all_reduce(*op, nest)?);
             }
         }
         self.pushes += 1;
@@ -249,81 +373,13 @@ impl<N: Nest> Pass<'_, N> {
 
     /// Checks that everything of the passes before was pushed.
     fn is_whole(&self) -> Result<()> {
-        let expected = self.sums.len();
-        if self.passes == 0 || self.pushes == expected {
+        let expected = self.known.map_or(self.pushes, <[_]>::len);
+        if self.pushes == expected {
             return Ok(());
         }
         let words = |pushes: usize| format!("{pushes} pushes");
         Err(Error::invalid(PUSH, "the pass", format!("{} as before", words(expected)), words(self.pushes)))
     }
-}
-
-/// The gradients of several passes. Their number is in the paths of the leaves, so that the
-/// replicas compare it.
-struct Accumulated<N> {
-    passes: usize,
-    nest: N,
-}
-
-impl<N: Nest> Nest for Accumulated<N> {
-    fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
-        self.nest.take_leaves(&at.of_passes(self.passes), leaves);
-    }
-
-    fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
-        self.nest.put_leaves(leaves)
-    }
-}
-
-/// Checks that a leaf lies in host memory, where the gradients of several passes are added.
-fn check_space(leaf: &Leaf) -> Result<()> {
-    match &leaf.value {
-        Value::Dense(tensor) => tensor.host().map(drop),
-        Value::Sparse(slices) => slices.values.host().and(slices.indices.host()).map(drop),
-    }
-}
-
-/// Adds `new` to `sum`, a leaf of the same dtype and shape. Rows are put behind the rows of `sum`.
-fn add(sum: &mut Leaf, new: &Leaf) -> Result<()> {
-    match (&mut sum.value, &new.value) {
-        (Value::Dense(sum), Value::Dense(new)) => {
-            let reducer = Reducer::new(ReduceOp::Sum, sum.dtype()).expect("the dtype was checked");
-            let mut target = sum.buf_mut()?.host().expect("the space was checked");
-            reducer.accumulate(&mut target, &[new.host()?]);
-            Ok(())
-        }
-        (Value::Sparse(sum), Value::Sparse(new)) => {
-            let IndexedSlices { values, indices, .. } = sum;
-            (*values, *indices) = (joined(values, &new.values)?, joined(indices, &new.indices)?);
-            Ok(())
-        }
-        (Value::Dense(_), Value::Sparse(_)) | (Value::Sparse(_), Value::Dense(_)) => {
-            unreachable!("leaves of a place are of one kind")
-        }
-    }
-}
-
-/// Returns the rows of both tensors.
-fn joined(first: &Tensor, second: &Tensor) -> Result<Tensor> {
-    let mut shape = first.shape().to_vec();
-    shape[0] += second.shape()[0];
-    Tensor::from_memory(shape, HostMemory::concat(first.dtype(), &[first.host()?, second.host()?]))
-}
-
-/// Divides every leaf by `parts`.
-fn divide<N: Nest>(mut gradients: N, parts: usize) -> Result<N> {
-    if parts == 1 {
-        return Ok(gradients);
-    }
-    let mut leaves = nest::take(&mut gradients);
-    for leaf in &mut leaves {
-        let values = match &mut leaf.value {
-            Value::Dense(tensor) => tensor,
-            Value::Sparse(slices) => &mut slices.values,
-        };
-        *values = indexed_slices::divide(PUSH, values, parts)?;
-    }
-    nest::put(gradients, leaves).map_err(|error| error.of_call(PUSH))
 }
 
 impl Communication {
@@ -343,7 +399,7 @@ impl AddAssign for Communication {
 
 impl fmt::Debug for Gradients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gradients({}, passes: {})", self.op, self.passes)
+        write!(f, "Gradients({}, passes: {})", self.op, self.passes())
     }
 }
 

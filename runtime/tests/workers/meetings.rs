@@ -1,9 +1,9 @@
 //! Forming a group of workers, and continuing with other workers.
 
-use super::{next_group, ones, resolver_of};
+use super::{found, next_group, ones, refusal, resolver_of};
 use consonance::{
-    CommunicationOptions, Communicator, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup, Result,
-    Strategy, Tensor,
+    CommunicationOptions, Communicator, Dataset, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup,
+    Result, Strategy, Tensor, dataset,
 };
 use std::{sync::Arc, thread, time::Duration};
 
@@ -61,6 +61,36 @@ fn a_call_waiting_for_a_reform_has_the_new_numbers() {
             });
         });
     }
+}
+
+#[test]
+fn grains_dealt_before_a_reform_are_refused_after_it() {
+    let group = next_group();
+    let strategy = move |worker| {
+        let options = CommunicationOptions::new().timeout(LONG).unwrap();
+        let builder = MultiWorkerMirroredStrategy::builder(resolver_of(group, 3, worker)).options(options).grains(6);
+        builder.meeting(|group| group.staging_bytes(256 << 10).timeout(LONG)).build().unwrap()
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || drop(strategy(2)));
+        for worker in 0..2 {
+            scope.spawn(move || {
+                let strategy = strategy(worker);
+                let batches = || dataset::range(0, 18, 1).unwrap().batch(6);
+                let dealt = strategy.distribute_grains(batches()).unwrap();
+                let mut steps = dealt.iter();
+                let before = 2 * worker..2 * worker + 2;
+                assert_eq!(steps.next().unwrap().unwrap()[0].numbers(), before);
+                reform(&strategy).unwrap();
+                for step in [steps.next(), dealt.iter().next()] {
+                    let error = step.unwrap().expect_err("grains of the old group");
+                    assert_eq!((refusal(&error).1, found(&error)), ("grains", &*format!("[{before:?}]")));
+                }
+                let again = strategy.distribute_grains(batches()).unwrap();
+                assert_eq!(again.iter().next().unwrap().unwrap()[0].numbers(), 3 * worker..3 * worker + 3);
+            });
+        }
+    });
 }
 
 #[test]

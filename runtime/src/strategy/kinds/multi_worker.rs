@@ -9,7 +9,7 @@ use crate::{
     },
     comm::engine::Engine,
     device,
-    execution::{Builder, Engines, MakeEngines, Workers, check_devices, context},
+    execution::{Builder, Common, Engines, MakeEngines, Workers, check_devices, context},
 };
 #[cfg(target_os = "linux")]
 use crate::{ProcessGroup, ProcessGroupBuilder};
@@ -112,13 +112,14 @@ impl MultiWorkerMirroredStrategy {
     }
 
     fn of(Launched { resolver, ranks }: Launched) -> MultiWorkerBuilder {
-        let options = CommunicationOptions::new();
+        let (options, cluster) = (CommunicationOptions::new(), resolver.cluster_spec().to_string());
         MultiWorkerBuilder {
             resolver,
             ranks,
             replicas: 1,
             devices: None,
             options,
+            common: Common { cluster, ..Common::default() },
             pin_threads: false,
             make: None,
             #[cfg(target_os = "linux")]
@@ -185,13 +186,12 @@ impl MultiWorkerMirroredStrategy {
         let Some(workers) = self.strategy.workers() else {
             return Err(Error::invalid(call, "strategy", "one that has met other processes", self.to_string()));
         };
-        let configuration = self.options().configuration();
+        let (configuration, common) = (self.options().configuration(), self.common());
         let turn = workers.take_turn(call, configuration.timeout)?;
         if turn.is_within_another() {
             let problem = "called within a call of the strategy, as in a merge function, which goes on with the group";
             return Err(Error::WrongContext { call, problem: problem.to_owned() });
         }
-        let cluster = self.cluster();
         #[cfg(target_os = "linux")]
         if let Some(processes) = &self.processes {
             let mut group = processes.lock().expect("nobody panics holding the group");
@@ -200,7 +200,7 @@ impl MultiWorkerMirroredStrategy {
             let mut losses = workers.count();
             loop {
                 group.form_again(call, wait_for_replacements, majority)?;
-                match workers.meet_again(call, group.communicators(), group.place(), &cluster) {
+                match workers.meet_again(call, group.communicators(), group.place(), common) {
                     // The loss is in the group just formed: form another one, at most once per
                     // worker.
                     Err(error) if error.is_loss() && losses > 0 => losses -= 1,
@@ -212,7 +212,7 @@ impl MultiWorkerMirroredStrategy {
             let expected = "zero: the engines of this strategy take no replacements";
             return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait_for_replacements:?}")));
         }
-        workers.reform(call, configuration, &cluster, majority)
+        workers.reform(call, configuration, common, majority)
     }
 }
 
@@ -236,6 +236,7 @@ pub struct MultiWorkerBuilder {
     /// The replicas' devices. By default these are the first CPU devices.
     devices: Option<Result<Vec<Device>>>,
     options: CommunicationOptions,
+    common: Common,
     pin_threads: bool,
     make: Option<MakeEngines>,
     #[cfg(target_os = "linux")]
@@ -288,6 +289,22 @@ impl MultiWorkerBuilder {
     /// Sets the options of all collectives that do not override them.
     pub fn options(mut self, options: CommunicationOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Does [`Builder::grains`](crate::Builder::grains): parts of a step with a fixed place in the
+    /// order of every sum, so that results do not depend on the number of replicas. All workers set
+    /// the same number, at least that of all replicas.
+    /// [`reform`](MultiWorkerMirroredStrategy::reform) deals the grains anew.
+    pub fn grains(mut self, grains: usize) -> Self {
+        self.common.grains = Some(grains);
+        self
+    }
+
+    /// Sets the seed of [`ReplicaContext::seed`](crate::ReplicaContext::seed), the same on all
+    /// workers. By default 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.common.seed = seed;
         self
     }
 
@@ -387,8 +404,7 @@ impl MultiWorkerBuilder {
         let mut group = group.options(self.options).join()?;
         let communicators = group.communicators();
         let replicas = communicators.len();
-        let cluster = self.resolver.cluster_spec().to_string();
-        let workers = Workers::meet(CALL, communicators, group.place(), &cluster)?;
+        let workers = Workers::meet(CALL, communicators, group.place(), &self.common)?;
         let strategy = self.build_with(replicas, Some(workers), engines)?;
         Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
     }
@@ -444,9 +460,8 @@ impl MultiWorkerBuilder {
 
     fn build_over(self, communicators: Vec<Communicator>, engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
         let replicas = communicators.len();
-        let cluster = self.resolver.cluster_spec().to_string();
         let place = (engines.role.worker(), engines.role.workers().len().max(1));
-        let workers = Workers::meet(CALL, communicators, place, &cluster)?;
+        let workers = Workers::meet(CALL, communicators, place, &self.common)?;
         self.build_with(replicas, Some(workers), engines)
     }
 
@@ -471,7 +486,7 @@ impl MultiWorkerBuilder {
         };
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        builder.cluster(self.resolver, workers, engines).build()
+        builder.cluster(self.resolver, self.common, workers, engines).build()
     }
 }
 

@@ -97,6 +97,31 @@ impl Leaf {
         }
     }
 
+    /// Returns the tensor, if it is one.
+    pub(crate) fn as_dense(&self) -> Option<&Tensor> {
+        match &self.value {
+            Value::Dense(tensor) => Some(tensor),
+            Value::Sparse(_) => None,
+        }
+    }
+
+    /// Returns the sparse rows, if it has them.
+    pub(crate) fn as_sparse(&self) -> Option<&IndexedSlices> {
+        match &self.value {
+            Value::Dense(_) => None,
+            Value::Sparse(slices) => Some(slices),
+        }
+    }
+
+    /// Checks that the leaf lies in host memory.
+    pub(crate) fn require_host(&self, call: &'static str) -> Result<()> {
+        let is_there = match &self.value {
+            Value::Dense(tensor) => tensor.host().map(drop),
+            Value::Sparse(slices) => slices.values.host().and(slices.indices.host()).map(drop),
+        };
+        is_there.map_err(|error| error.of_call_named(call))
+    }
+
     /// Returns whether both are tensors with the same path, dtype and shape.
     pub(crate) fn is_like(&self, other: &Leaf) -> bool {
         match (&self.value, &other.value) {

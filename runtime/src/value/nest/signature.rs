@@ -86,11 +86,7 @@ impl NestSignature {
 
     /// Returns each leaf's path with its dtype and shape, for errors.
     pub(crate) fn lines(&self) -> Vec<(String, String)> {
-        let text = |(path, spec): &(Path, Spec)| match path.passes() {
-            1 => spec.to_string(),
-            passes => format!("{spec}, the sum of {passes} passes"),
-        };
-        self.0.iter().map(|leaf| (leaf.0.to_string(), text(leaf))).collect()
+        self.0.iter().map(|(path, spec)| (path.to_string(), spec.to_string())).collect()
     }
 
     /// Returns the first leaf in which `found` differs from this signature: its path, the expected
