@@ -2,8 +2,11 @@
 
 use crate::{
     Dataset, Error, Result, Strategy,
-    dataset::{AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, not_batched},
+    dataset::{
+        AutoShardPolicy, Deal, DistributedDataset, Form, InputContext, InputOptions, Share, TensorSpec, not_batched,
+    },
     execution::context,
+    value::contract,
 };
 
 impl Strategy {
@@ -21,8 +24,9 @@ impl Strategy {
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`]
-    /// for elements that are not batches, if there are several replicas. If the data set does not
-    /// give an element spec, the first step returns that error instead.
+    /// for elements that are not batches, if there are several replicas, and for batches that break
+    /// a rule of [`StaticShapes`](crate::StaticShapes). If the data set does not give an element
+    /// spec, the first step returns that error instead.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -72,6 +76,7 @@ impl Strategy {
         {
             return Err(not_batched(&row.path, &format!("single rows, {row}")));
         }
+        self.check_batches(call, specs.as_deref(), replicas)?;
         let policy = options.shard_policy();
         if policy == AutoShardPolicy::File && !dataset.reads_files() {
             return Err(Error::invalid(call, "dataset", "one that reads files, to be divided by files", "none"));
@@ -131,7 +136,27 @@ impl Strategy {
         context::require_cross_replica("Strategy::distribute_datasets_from_function", self)?;
         let (pipelines, id) = self.workers().map_or((1, 0), |workers| (workers.count(), workers.worker()));
         let dataset = dataset_fn(InputContext::new(pipelines, id, self.num_replicas_in_sync()))?;
+        self.check_batches("Strategy::distribute_datasets_from_function", dataset.element_spec().as_deref(), 1)?;
         Ok(DistributedDataset::new(self, dataset, self.share(Form::Each, true), options))
+    }
+
+    /// Refuses batches that are not full, or do not divide evenly into `parts`, if the strategy has
+    /// static shapes without dynamic batches. Each step is checked, too.
+    fn check_batches(&self, call: &'static str, specs: Option<&[TensorSpec]>, parts: usize) -> Result<()> {
+        if self.contract().is_none_or(|contract| contract.dynamic_batch) {
+            return Ok(());
+        }
+        let is_full = |spec: &&TensorSpec| match spec.shape.first() {
+            Some(rows) => rows.is_some_and(|rows| rows % parts == 0),
+            None => true,
+        };
+        match specs.into_iter().flatten().find(|spec| !is_full(spec)) {
+            None => Ok(()),
+            Some(spec) => {
+                let found = format!("{spec} for {parts}");
+                Err(contract::not_full(call, spec.path.to_string(), found))
+            }
+        }
     }
 
     fn share(&self, form: Form, own: bool) -> Share {

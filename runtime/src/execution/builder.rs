@@ -1,6 +1,6 @@
 //! The builder of strategies.
 
-use super::{Engines, Inner, Placement, Strategy, Workers};
+use super::{Engines, Inner, Placement, StaticShapes, Strategy, Workers};
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
 };
@@ -15,6 +15,9 @@ pub struct Builder<S> {
     placement: Result<Placement>,
     options: CommunicationOptions,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
+    /// Whether variables are on a parameter device, and not on the replicas' devices.
+    is_central: bool,
     resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Arc<Workers>>,
     engines: Engines,
@@ -34,7 +37,19 @@ impl<S> Builder<S> {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let options = CommunicationOptions::new();
         let (placement, resolver, workers, engines) = (Ok(Placement::PerDevice), None, None, Engines::LOCAL);
-        Builder { name, devices, placement, options, pin_threads: false, resolver, workers, engines, wrap }
+        Builder {
+            name,
+            devices,
+            placement,
+            options,
+            pin_threads: false,
+            static_shapes: None,
+            is_central: false,
+            resolver,
+            workers,
+            engines,
+            wrap,
+        }
     }
 
     /// Keeps variables on `device` only.
@@ -44,6 +59,7 @@ impl<S> Builder<S> {
         Error: From<D::Error>,
     {
         self.placement = device::resolve(self.name, device).map(Placement::Central);
+        self.is_central = true;
         self
     }
 
@@ -79,6 +95,24 @@ impl<S> Builder<S> {
         self
     }
 
+    /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`].
+    ///
+    /// [`CentralStorageStrategy`](crate::CentralStorageStrategy) refuses the option: a TPU keeps
+    /// variables on each replica.
+    ///
+    /// ```
+    /// use consonance::{CentralStorageStrategy, OneDeviceStrategy, StaticShapes};
+    /// let strategy = OneDeviceStrategy::builder("cpu:0").static_shapes(StaticShapes::new()).build()?;
+    /// assert!(strategy.static_shapes().is_some());
+    /// let central = CentralStorageStrategy::builder(["cpu:0", "cpu:1"], "cpu:0").static_shapes(StaticShapes::new());
+    /// assert!(central.build().is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn static_shapes(mut self, shapes: StaticShapes) -> Self {
+        self.static_shapes = Some(shapes);
+        self
+    }
+
     /// Executes the replicas' collectives on custom engines. `make` takes the replicas' devices and
     /// the role of this process, and returns an engine for each replica, in rank order. It is
     /// called before the first run or cross-replica call, before one whose engines cannot go on
@@ -107,9 +141,14 @@ impl<S> Builder<S> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, one that
-    /// is listed twice, or processors beside GPUs.
+    /// is listed twice, processors beside GPUs, or static shapes with variables on a parameter
+    /// device.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
+        if self.static_shapes.is_some() && self.is_central {
+            let expected = "a strategy with variables on each replica, as on a TPU";
+            return Err(Error::invalid(self.name, "static_shapes", expected, "variables on a parameter device"));
+        }
         if self.engines.make.is_none() {
             device::check_kinds(self.name, &devices)?;
         }
@@ -119,6 +158,7 @@ impl<S> Builder<S> {
             placement,
             options: self.options,
             pin_threads: self.pin_threads,
+            static_shapes: self.static_shapes,
             resolver: self.resolver,
             workers: self.workers,
             engines: self.engines,

@@ -6,6 +6,7 @@ mod claims;
 pub(crate) mod context;
 mod engines;
 mod lease;
+mod static_shapes;
 mod turns;
 mod worker_group;
 
@@ -13,6 +14,7 @@ pub use builder::Builder;
 pub(crate) use builder::check_devices;
 pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
+pub use static_shapes::{Compilations, StaticShapes};
 pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
@@ -63,6 +65,7 @@ struct Inner {
     placement: Placement,
     options: CommunicationOptions,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
     /// The resolver of the cluster that the strategy was made for, if any.
     resolver: Option<Arc<dyn ClusterResolver>>,
     /// The workers, if other processes have replicas, too.

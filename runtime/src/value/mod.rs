@@ -12,4 +12,5 @@ pub(crate) mod indexed_slices;
 pub(crate) mod axis;
 pub mod nest;
 pub(crate) mod per_replica;
+pub(crate) mod contract;
 mod to_device;

@@ -7,6 +7,7 @@ use crate::{
     error::{IntoReduceOp, op_of},
     execution::context,
     kind,
+    value::contract,
 };
 use consonance_spec::Kind;
 
@@ -93,6 +94,7 @@ impl Strategy {
         hint: &str,
     ) -> Result<N> {
         let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
+        let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
         let op = self.or_refuse(kind, checked)?;
         self.reduce_leaves(call, kind, op, value, axes, hint)
     }

@@ -1,7 +1,7 @@
 //! Replicas in several processes, each with copies of every variable.
 
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy,
+    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, StaticShapes, Strategy,
     cluster::{
         Majority, Role,
         environment::{Launched, Ranks, launched},
@@ -120,6 +120,7 @@ impl MultiWorkerMirroredStrategy {
             devices: None,
             options,
             pin_threads: false,
+            static_shapes: None,
             make: None,
             #[cfg(target_os = "linux")]
             meeting: Box::new(Ok),
@@ -236,6 +237,7 @@ pub struct MultiWorkerBuilder {
     devices: Option<Result<Vec<Device>>>,
     options: CommunicationOptions,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
     make: Option<MakeEngines>,
     #[cfg(target_os = "linux")]
     meeting: Box<dyn FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder>>,
@@ -295,6 +297,14 @@ impl MultiWorkerBuilder {
     /// threads.
     pub fn pin_threads(mut self, pin: bool) -> Self {
         self.pin_threads = pin;
+        self
+    }
+
+    /// Makes the strategy refuse what a TPU would refuse, on all workers: see [`StaticShapes`]. A
+    /// worker without the option, or with another, differs from the others in its first collective
+    /// on tensors.
+    pub fn static_shapes(mut self, shapes: StaticShapes) -> Self {
+        self.static_shapes = Some(shapes);
         self
     }
 
@@ -470,6 +480,10 @@ impl MultiWorkerBuilder {
         };
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
+        let builder = match self.static_shapes {
+            None => builder,
+            Some(shapes) => builder.static_shapes(shapes),
+        };
         builder.cluster(self.resolver, workers, engines).build()
     }
 }
