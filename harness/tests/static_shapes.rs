@@ -1,0 +1,349 @@
+//! The rules of static shapes on strategies of one worker and of several, whose replicas are
+//! threads, processes and on engines of messages: cases that each rule accepts and refuses.
+
+use consonance::{
+    CentralStorageStrategy, ClusterSpec, CommunicationOptions, DType, Dataset, Destinations, Device,
+    DistributedDataset, Error, IndexedSlices, MirroredStrategy, MultiWorkerMirroredStrategy, Nest, OneDeviceStrategy,
+    PerReplica, ReplicaContext, Result, SimpleClusterResolver, StaticShapes, Strategy, Tensor, ValueContext, dataset,
+};
+use consonance_harness::subjects::{GROUPS, Rank};
+use consonance_spec::static_shapes::{
+    ARGUMENTS, DATA_LEAF, FIXED_ARGUMENTS, FULL_BATCHES, GATHERED_LEAF, GATHERED_SHAPE, OPERANDS, REDUCED_OP,
+    REDUCED_SHAPE, RULES, Rule,
+};
+use std::{collections::HashSet, iter, panic, thread, time::Duration};
+
+/// The replicas of each of two workers. The last replica is the one that breaks a rule, beside
+/// another one of its worker.
+const WORKERS: [usize; 2] = [1, 2];
+const REPLICAS: usize = 3;
+const CULPRIT: usize = 2;
+
+/// A call of each rule.
+struct Case {
+    rule: Rule,
+    dynamic_batch: bool,
+    /// Whether the workers compare their values, so that all of them get the error.
+    on_all: bool,
+    /// Makes the call, which breaks the rule if the flag is set.
+    call: fn(&Strategy, bool) -> Result<()>,
+}
+
+const fn case(rule: Rule, call: fn(&Strategy, bool) -> Result<()>) -> Case {
+    Case { rule, dynamic_batch: true, on_all: true, call }
+}
+
+const fn on_one(rule: Rule, dynamic_batch: bool, call: fn(&Strategy, bool) -> Result<()>) -> Case {
+    Case { rule, dynamic_batch, on_all: false, call }
+}
+
+const CASES: &[Case] = &[
+    case(GATHERED_SHAPE, |strategy, breaks| in_replicas(strategy, breaks, |replica, x| replica.all_gather(x, 0))),
+    case(GATHERED_SHAPE, |strategy, breaks| strategy.gather(&values(strategy, breaks)?, 0).map(drop)),
+    case(GATHERED_LEAF, |strategy, breaks| {
+        on_replicas(strategy, |replica| match breaks {
+            true => replica.all_gather(rows(1)?, 0).map(drop),
+            false => replica.all_gather(rows(1)?.to_dense()?, 0).map(drop),
+        })
+    }),
+    case(GATHERED_LEAF, |strategy, breaks| {
+        let shape = if breaks { vec![] } else { vec![1] };
+        on_replicas(strategy, |replica| replica.all_gather(Tensor::zeros(DType::F32, &shape[..]), 0))
+    }),
+    case(GATHERED_LEAF, |strategy, breaks| match breaks {
+        true => strategy.gather(&strategy.distribute_values_from_function(|_| rows(1).unwrap())?, 0).map(drop),
+        false => strategy.gather(&values(strategy, false)?, 0).map(drop),
+    }),
+    case(REDUCED_SHAPE, |strategy, breaks| in_replicas(strategy, breaks, |replica, x| replica.all_reduce("sum", x))),
+    case(REDUCED_SHAPE, |strategy, breaks| {
+        in_replicas(strategy, breaks, |replica, x| replica.overlap(|buckets| buckets.all_reduce("mean", x.1)?.wait()))
+    }),
+    case(REDUCED_SHAPE, |strategy, breaks| {
+        let rows = |id| rows(1 + usize::from(breaks && id == CULPRIT));
+        on_replicas(strategy, |replica| replica.all_reduce("sum", rows(replica.replica_id_in_sync_group())?))
+    }),
+    case(REDUCED_SHAPE, |strategy, breaks| strategy.reduce("mean", &values(strategy, breaks)?, 0).map(drop)),
+    case(REDUCED_OP, |strategy, breaks| {
+        on_replicas(strategy, |replica| replica.all_reduce(if breaks { "max" } else { "sum" }, 1.5f32))
+    }),
+    case(REDUCED_OP, |strategy, breaks| {
+        let op = if breaks { "product" } else { "mean" };
+        on_replicas(strategy, |replica| replica.all_reduce_slice(op, &mut [1.5f32]))
+    }),
+    // An argument that is invalid in an overlap ends the group.
+    on_one(REDUCED_OP, true, |strategy, breaks| {
+        let op = if breaks { "min" } else { "mean" };
+        on_replicas(strategy, |replica| replica.overlap(|buckets| buckets.all_reduce(op, 1.5f32)?.wait()))
+    }),
+    case(REDUCED_OP, |strategy, breaks| {
+        strategy.reduce(if breaks { "min" } else { "mean" }, &values(strategy, false)?, None).map(drop)
+    }),
+    case(REDUCED_OP, |strategy, breaks| {
+        let pair = (values(strategy, false)?, Destinations::Replicas);
+        strategy.batch_reduce_to(if breaks { "max" } else { "sum" }, &[pair]).map(drop)
+    }),
+    // The number of rows may differ; not that of columns, the rank or the dtype.
+    on_one(ARGUMENTS, true, |strategy, breaks| {
+        with_arguments(strategy, |last| match (last, breaks) {
+            (false, _) => Tensor::from([[1, 2]]),
+            (true, false) => Tensor::from([[1, 2], [3, 4]]),
+            (true, true) => Tensor::from([[1, 2, 3]]),
+        })
+    }),
+    on_one(ARGUMENTS, true, |strategy, breaks| {
+        with_arguments(strategy, |last| if last && breaks { Tensor::from([1]) } else { Tensor::from([[1]]) })
+    }),
+    on_one(ARGUMENTS, true, |strategy, breaks| {
+        with_arguments(strategy, |last| if last && breaks { Tensor::from([1u8]) } else { Tensor::from([1]) })
+    }),
+    on_one(FIXED_ARGUMENTS, false, |strategy, breaks| {
+        with_arguments(strategy, |last| Tensor::from(vec![1; 1 + usize::from(last && breaks)]))
+    }),
+    on_one(DATA_LEAF, true, |strategy, breaks| {
+        let elements = move || (0..REPLICAS).map(move |_| rows(1).unwrap());
+        match breaks {
+            true => steps(&strategy.distribute_datasets_from_function(|_| Ok(dataset::from_fn(elements)))?),
+            false => {
+                let dense = move || elements().map(|rows| rows.to_dense().unwrap());
+                steps(&strategy.distribute_datasets_from_function(|_| Ok(dataset::from_fn(dense)))?)
+            }
+        }
+    }),
+    // Known when the data set is distributed.
+    on_one(FULL_BATCHES, false, |strategy, breaks| {
+        let numbers = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; 20]))?.batch(2 * REPLICAS);
+        match breaks {
+            true => strategy.distribute_dataset(numbers).map(drop),
+            false => steps(&strategy.distribute_dataset(numbers.drop_remainder())?),
+        }
+    }),
+    on_one(FULL_BATCHES, false, |strategy, breaks| {
+        let numbers = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; 20]))?;
+        let batches = numbers.batch(2 * REPLICAS + usize::from(breaks)).drop_remainder();
+        steps(&strategy.distribute_dataset(batches)?)
+    }),
+    // Known at the step in which replicas, or workers, have no batch left.
+    on_one(FULL_BATCHES, false, |strategy, breaks| {
+        let own = strategy.local_replicas().len();
+        let count = if breaks && strategy.local_replicas().contains(&CULPRIT) { 2 * own - 1 } else { 2 * own };
+        let batches = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; count]))?.batch(1).drop_remainder();
+        steps(&strategy.distribute_datasets_from_function(|_| Ok(batches))?)
+    }),
+    // Known at the step that is not full.
+    on_one(FULL_BATCHES, false, |strategy, breaks| {
+        let rows = move |step: usize| if breaks && step == 1 { 2 * REPLICAS - 1 } else { 2 * REPLICAS };
+        let batches = dataset::from_fn(move || (0..3).map(move |step| Tensor::from(vec![0.5f32; rows(step)])));
+        steps(&strategy.distribute_dataset(batches)?)
+    }),
+];
+
+/// Makes a call on each replica. Returns the first error, which the run itself does not return: it
+/// would end the group.
+fn on_replicas<R>(strategy: &Strategy, call: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync) -> Result<()> {
+    strategy.run(|replica| Ok(call(replica).map(drop)))?.into_values().into_iter().collect()
+}
+
+/// Makes `call` on each replica, on a value of which the second part of the culprit is longer.
+fn in_replicas<R>(
+    strategy: &Strategy,
+    breaks: bool,
+    call: impl Fn(&ReplicaContext<'_>, (Tensor, Tensor)) -> Result<R> + Sync,
+) -> Result<()> {
+    on_replicas(strategy, |replica| call(replica, value(replica.replica_id_in_sync_group(), breaks)))
+}
+
+/// Returns the value of a replica. The second part of the culprit is longer if a rule is broken.
+fn value(id: usize, breaks: bool) -> (Tensor, Tensor) {
+    (Tensor::from([1.0f32]), Tensor::from(vec![0.5f32; 1 + usize::from(breaks && id == CULPRIT)]))
+}
+
+fn values(strategy: &Strategy, breaks: bool) -> Result<PerReplica<(Tensor, Tensor)>> {
+    strategy.distribute_values_from_function(|context| value(context.replica_id_in_sync_group, breaks))
+}
+
+fn rows(count: usize) -> Result<IndexedSlices> {
+    let values = Tensor::new([count, 1], &vec![0.5f32; count])?;
+    IndexedSlices::new(values, Tensor::from(vec![0i64; count]), Some(vec![4, 1]))
+}
+
+/// Passes an argument to each replica, which depends on whether it is the culprit, beside one whose
+/// shapes are not noted.
+fn with_arguments(strategy: &Strategy, argument: impl Fn(bool) -> Tensor) -> Result<()> {
+    let argument = |context: ValueContext| argument(context.replica_id_in_sync_group == CULPRIT);
+    let arguments = strategy.distribute_values_from_function(argument)?.with_shapes()?;
+    let names = strategy.distribute_values_from_function(|_| "a")?;
+    strategy.run_with(names.zip(arguments)?, |_, _| Ok(())).map(drop)
+}
+
+fn steps<E: Nest + Clone + Send + 'static>(data: &DistributedDataset<E>) -> Result<()> {
+    data.iter().try_for_each(|step| step.map(drop))
+}
+
+/// Returns options whose deadline ends a test that would hang.
+fn options() -> CommunicationOptions {
+    CommunicationOptions::new().timeout(Duration::from_secs(20)).expect("a timeout that ends")
+}
+
+/// Runs `work` on a strategy of each kind, with the option that `shapes` makes for a worker. Returns
+/// the results of its workers.
+fn on_each_kind<R: Send>(
+    shapes: impl Fn(usize) -> Option<StaticShapes> + Sync,
+    work: impl Fn(&str, &Strategy) -> R + Sync,
+) -> Vec<Vec<R>> {
+    let mut results = Vec::new();
+    for on_messages in [false, true] {
+        let mut builder = MirroredStrategy::builder((0..REPLICAS).map(Device::Cpu)).options(options());
+        if let Some(shapes) = shapes(0) {
+            builder = builder.static_shapes(shapes);
+        }
+        if on_messages {
+            builder = builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len())));
+        }
+        let name = format!("MirroredStrategy, on messages: {on_messages}");
+        results.push(vec![work(&name, &builder.build().expect("devices that exist"))]);
+    }
+    // The first group of one that is split must live as long.
+    for group in GROUPS.iter().filter(|group| !group.name.contains("split")) {
+        let mut ranks = (group.make)(REPLICAS).into_iter();
+        let parts = WORKERS.map(|count| ranks.by_ref().take(count).collect::<Vec<_>>());
+        let (shapes, work) = (&shapes, &work);
+        let worker = |index: usize, ranks: Vec<Rank>| {
+            let cluster = ClusterSpec::new().job("worker", ["127.9.8.7:1", "127.9.8.7:2"]).unwrap();
+            let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index).unwrap();
+            let mut builder = MultiWorkerMirroredStrategy::builder(resolver).options(options());
+            if let Some(shapes) = shapes(index) {
+                builder = builder.static_shapes(shapes);
+            }
+            let communicators = ranks.into_iter().map(|rank| rank.communicator).collect();
+            builder.build_on(communicators).expect("the workers meet")
+        };
+        // No worker drops its strategy before the last one has finished.
+        let strategies: Vec<MultiWorkerMirroredStrategy> = thread::scope(|scope| {
+            let threads = parts.into_iter().enumerate().map(|(index, ranks)| scope.spawn(move || worker(index, ranks)));
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        results.push(thread::scope(|scope| {
+            let threads = strategies.iter().map(|strategy| scope.spawn(move || work(group.name, strategy)));
+            let join =
+                |thread: thread::ScopedJoinHandle<'_, R>| thread.join().unwrap_or_else(|p| panic::resume_unwind(p));
+            threads.collect::<Vec<_>>().into_iter().map(join).collect()
+        }));
+    }
+    results
+}
+
+/// Returns the name of the rule that an error names.
+fn named(error: &Error) -> Option<&'static str> {
+    let text = error.to_string();
+    RULES.iter().map(|rule| rule.name).find(|name| text.contains(&format!("rule \"{name}\" of static shapes")))
+}
+
+#[test]
+fn each_rule_accepts_and_refuses_on_every_kind_of_strategy() {
+    // A run that one worker refuses ends the group of all: each such case has a strategy of its own.
+    let (on_all, on_one): (Vec<&Case>, Vec<&Case>) = CASES.iter().partition(|case| case.on_all);
+    for cases in iter::once(&on_all[..]).chain(on_one.chunks(1)) {
+        let shapes = |_| Some(StaticShapes::new().dynamic_batch(cases[0].dynamic_batch));
+        on_each_kind(shapes, |name, strategy| {
+            for (index, case) in cases.iter().enumerate() {
+                let of = format!("case {index} of {:?} on {name}", case.rule.name);
+                (case.call)(strategy, false).unwrap_or_else(|error| panic!("{of}: {error}"));
+                let result = (case.call)(strategy, true);
+                if !case.on_all && !strategy.local_replicas().contains(&CULPRIT) {
+                    continue;
+                }
+                let error = result.expect_err(&of);
+                assert_eq!(named(&error), Some(case.rule.name), "{of}: {error}");
+                if [GATHERED_SHAPE, REDUCED_SHAPE, ARGUMENTS, FIXED_ARGUMENTS].contains(&case.rule) {
+                    let Error::Mismatch { replica: CULPRIT, argument, .. } = &error else { panic!("{of}: {error}") };
+                    assert!(argument.starts_with("value"), "{of}: {error}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn every_rule_but_that_of_operands_has_a_case() {
+    let names = |rules: &mut dyn Iterator<Item = Rule>| rules.map(|rule| rule.name).collect::<HashSet<_>>();
+    let checked = names(&mut CASES.iter().map(|case| case.rule));
+    assert_eq!(checked, names(&mut RULES.iter().copied().filter(|&rule| rule != OPERANDS)));
+}
+
+#[test]
+fn without_the_option_no_rule_is_named() {
+    on_each_kind(
+        |_| None,
+        |name, strategy| {
+            for (index, case) in CASES.iter().enumerate() {
+                if let Err(error) = (case.call)(strategy, true) {
+                    assert_eq!(named(&error), None, "case {index} on {name}");
+                }
+            }
+            // Shapes that only the option refuses.
+            strategy.gather(&values(strategy, true).unwrap(), 0).unwrap();
+            strategy.reduce("max", &values(strategy, true).unwrap(), 0).unwrap();
+        },
+    );
+}
+
+#[test]
+fn operands_have_the_shape_of_their_variable_with_the_option_and_without() {
+    for shapes in [true, false] {
+        on_each_kind(
+            |_| shapes.then(StaticShapes::new),
+            |name, strategy| {
+                let variable = strategy.variable(|| Tensor::from([1.0f32, 2.0])).unwrap();
+                variable.assign(Tensor::from([3.0f32, 4.0])).unwrap();
+                let error = variable.assign(Tensor::from([3.0f32])).unwrap_err();
+                assert!(matches!(error, Error::InvalidCall { .. }), "{name}: {error}");
+            },
+        );
+    }
+}
+
+#[test]
+fn workers_with_another_option_differ() {
+    let others: [fn(usize) -> Option<StaticShapes>; 2] =
+        [|worker| (worker == 0).then(StaticShapes::new), |worker| Some(StaticShapes::new().dynamic_batch(worker == 0))];
+    for shapes in others {
+        on_each_kind(shapes, |name, strategy| {
+            if strategy.local_replicas().len() == REPLICAS {
+                return;
+            }
+            let calls = [
+                on_replicas(strategy, |replica| replica.all_reduce("sum", 1.5f32)),
+                strategy.gather(&values(strategy, false).unwrap(), 0).map(drop),
+            ];
+            for call in calls {
+                let error = call.unwrap_err();
+                let Error::Mismatch { argument, .. } = &error else { panic!("{name}: {error}") };
+                assert_eq!(argument, "static_shapes", "{name}: {error}");
+            }
+        });
+    }
+}
+
+#[test]
+fn each_new_set_of_shapes_is_a_compilation() -> Result<()> {
+    let strategy = OneDeviceStrategy::builder("cpu:0").static_shapes(StaticShapes::new()).build()?;
+    let run = |rows: usize| {
+        let argument = PerReplica::new(vec![Tensor::from(vec![0.5f32; rows])]).with_shapes()?;
+        strategy.run_with(argument, |_, rows| Ok(rows.count()))
+    };
+    for rows in [4, 4, 2, 4, 1] {
+        assert_eq!(run(rows)?[0], rows);
+    }
+    strategy.run(|_| Ok(()))?;
+    let compilations = strategy.static_shapes().unwrap().compilations();
+    let counts: Vec<_> = compilations.iter().map(|of| (of.call.file().contains("static_shapes"), of.count)).collect();
+    assert_eq!(counts, [(true, 3), (true, 1)]);
+    Ok(())
+}
+
+#[test]
+fn a_parameter_device_excludes_static_shapes() {
+    let builder = CentralStorageStrategy::builder(["cpu:0", "cpu:1"], "cpu:0").static_shapes(StaticShapes::new());
+    let Err(Error::InvalidCall { argument, .. }) = builder.build() else { panic!("it was built") };
+    assert_eq!(argument, "static_shapes");
+}
