@@ -11,7 +11,7 @@ use consonance_spec::static_shapes::{
     ARGUMENTS, DATA_LEAF, FIXED_ARGUMENTS, FULL_BATCHES, GATHERED_LEAF, GATHERED_SHAPE, OPERANDS, REDUCED_OP,
     REDUCED_SHAPE, RULES, Rule,
 };
-use std::{collections::HashSet, iter, panic, thread, time::Duration};
+use std::{collections::HashSet, panic, thread, time::Duration};
 
 /// The replicas of each of two workers. The last replica is the one that breaks a rule, beside
 /// another one of its worker.
@@ -23,18 +23,33 @@ const CULPRIT: usize = 2;
 struct Case {
     rule: Rule,
     dynamic_batch: bool,
-    /// Whether the workers compare their values, so that all of them get the error.
-    on_all: bool,
+    /// The workers that get the error, and what then is of their group.
+    told: Told,
     /// Makes the call, which breaks the rule if the flag is set.
     call: fn(&Strategy, bool) -> Result<()>,
 }
 
-const fn case(rule: Rule, call: fn(&Strategy, bool) -> Result<()>) -> Case {
-    Case { rule, dynamic_batch: true, on_all: true, call }
+/// The workers that get the error of a case.
+#[derive(Clone, Copy, PartialEq)]
+enum Told {
+    /// All of them: they compare their values.
+    All,
+    /// The one of the culprit.
+    Culprit,
+    /// The one of the culprit, and the group has ended.
+    CulpritAtTheEnd,
 }
 
-const fn on_one(rule: Rule, dynamic_batch: bool, call: fn(&Strategy, bool) -> Result<()>) -> Case {
-    Case { rule, dynamic_batch, on_all: false, call }
+const fn case(rule: Rule, call: fn(&Strategy, bool) -> Result<()>) -> Case {
+    Case { rule, dynamic_batch: true, told: Told::All, call }
+}
+
+const fn ending(rule: Rule, dynamic_batch: bool, call: fn(&Strategy, bool) -> Result<()>) -> Case {
+    Case { rule, dynamic_batch, told: Told::CulpritAtTheEnd, call }
+}
+
+const fn of_data(rule: Rule, dynamic_batch: bool, call: fn(&Strategy, bool) -> Result<()>) -> Case {
+    Case { rule, dynamic_batch, told: Told::Culprit, call }
 }
 
 const CASES: &[Case] = &[
@@ -71,7 +86,7 @@ const CASES: &[Case] = &[
         on_replicas(strategy, |replica| replica.all_reduce_slice(op, &mut [1.5f32]))
     }),
     // An argument that is invalid in an overlap ends the group.
-    on_one(REDUCED_OP, true, |strategy, breaks| {
+    ending(REDUCED_OP, true, |strategy, breaks| {
         let op = if breaks { "min" } else { "mean" };
         on_replicas(strategy, |replica| replica.overlap(|buckets| buckets.all_reduce(op, 1.5f32)?.wait()))
     }),
@@ -83,23 +98,23 @@ const CASES: &[Case] = &[
         strategy.batch_reduce_to(if breaks { "max" } else { "sum" }, &[pair]).map(drop)
     }),
     // The number of rows may differ; not that of columns, the rank or the dtype.
-    on_one(ARGUMENTS, true, |strategy, breaks| {
+    ending(ARGUMENTS, true, |strategy, breaks| {
         with_arguments(strategy, |last| match (last, breaks) {
             (false, _) => Tensor::from([[1, 2]]),
             (true, false) => Tensor::from([[1, 2], [3, 4]]),
             (true, true) => Tensor::from([[1, 2, 3]]),
         })
     }),
-    on_one(ARGUMENTS, true, |strategy, breaks| {
+    ending(ARGUMENTS, true, |strategy, breaks| {
         with_arguments(strategy, |last| if last && breaks { Tensor::from([1]) } else { Tensor::from([[1]]) })
     }),
-    on_one(ARGUMENTS, true, |strategy, breaks| {
+    ending(ARGUMENTS, true, |strategy, breaks| {
         with_arguments(strategy, |last| if last && breaks { Tensor::from([1u8]) } else { Tensor::from([1]) })
     }),
-    on_one(FIXED_ARGUMENTS, false, |strategy, breaks| {
+    ending(FIXED_ARGUMENTS, false, |strategy, breaks| {
         with_arguments(strategy, |last| Tensor::from(vec![1; 1 + usize::from(last && breaks)]))
     }),
-    on_one(DATA_LEAF, true, |strategy, breaks| {
+    of_data(DATA_LEAF, true, |strategy, breaks| {
         let elements = move || (0..REPLICAS).map(move |_| rows(1).unwrap());
         match breaks {
             true => steps(&strategy.distribute_datasets_from_function(|_| Ok(dataset::from_fn(elements)))?),
@@ -110,27 +125,27 @@ const CASES: &[Case] = &[
         }
     }),
     // Known when the data set is distributed.
-    on_one(FULL_BATCHES, false, |strategy, breaks| {
+    of_data(FULL_BATCHES, false, |strategy, breaks| {
         let numbers = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; 20]))?.batch(2 * REPLICAS);
         match breaks {
             true => strategy.distribute_dataset(numbers).map(drop),
             false => steps(&strategy.distribute_dataset(numbers.drop_remainder())?),
         }
     }),
-    on_one(FULL_BATCHES, false, |strategy, breaks| {
+    of_data(FULL_BATCHES, false, |strategy, breaks| {
         let numbers = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; 20]))?;
         let batches = numbers.batch(2 * REPLICAS + usize::from(breaks)).drop_remainder();
         steps(&strategy.distribute_dataset(batches)?)
     }),
     // Known at the step in which replicas, or workers, have no batch left.
-    on_one(FULL_BATCHES, false, |strategy, breaks| {
+    of_data(FULL_BATCHES, false, |strategy, breaks| {
         let own = strategy.local_replicas().len();
         let count = if breaks && strategy.local_replicas().contains(&CULPRIT) { 2 * own - 1 } else { 2 * own };
         let batches = dataset::from_tensor_slices(Tensor::from(vec![0.5f32; count]))?.batch(1).drop_remainder();
         steps(&strategy.distribute_datasets_from_function(|_| Ok(batches))?)
     }),
     // Known at the step that is not full.
-    on_one(FULL_BATCHES, false, |strategy, breaks| {
+    of_data(FULL_BATCHES, false, |strategy, breaks| {
         let rows = move |step: usize| if breaks && step == 1 { 2 * REPLICAS - 1 } else { 2 * REPLICAS };
         let batches = dataset::from_fn(move || (0..3).map(move |step| Tensor::from(vec![0.5f32; rows(step)])));
         steps(&strategy.distribute_dataset(batches)?)
@@ -179,6 +194,14 @@ fn steps<E: Nest + Clone + Send + 'static>(data: &DistributedDataset<E>) -> Resu
     data.iter().try_for_each(|step| step.map(drop))
 }
 
+/// The kinds of groups that workers of several processes have.
+#[derive(Clone, Copy, PartialEq)]
+enum Kinds {
+    All,
+    /// Threads and processes that share memory.
+    Few,
+}
+
 /// Returns options whose deadline ends a test that would hang.
 fn options() -> CommunicationOptions {
     CommunicationOptions::new().timeout(Duration::from_secs(20)).expect("a timeout that ends")
@@ -187,15 +210,14 @@ fn options() -> CommunicationOptions {
 /// Runs `work` on a strategy of each kind, with the option that `shapes` makes for a worker. Returns
 /// the results of its workers.
 fn on_each_kind<R: Send>(
+    kinds: Kinds,
     shapes: impl Fn(usize) -> Option<StaticShapes> + Sync,
     work: impl Fn(&str, &Strategy) -> R + Sync,
 ) -> Vec<Vec<R>> {
     let mut results = Vec::new();
     for on_messages in [false, true] {
-        let mut builder = MirroredStrategy::builder((0..REPLICAS).map(Device::Cpu)).options(options());
-        if let Some(shapes) = shapes(0) {
-            builder = builder.static_shapes(shapes);
-        }
+        let builder = MirroredStrategy::builder((0..REPLICAS).map(Device::Cpu));
+        let mut builder = builder.options(options()).static_shapes(shapes(0));
         if on_messages {
             builder = builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len())));
         }
@@ -203,19 +225,20 @@ fn on_each_kind<R: Send>(
         results.push(vec![work(&name, &builder.build().expect("devices that exist"))]);
     }
     // The first group of one that is split must live as long.
-    for group in GROUPS.iter().filter(|group| !group.name.contains("split")) {
+    let is_judged = |name: &str| match kinds {
+        Kinds::All => !name.contains("split"),
+        Kinds::Few => ["threads", "processes"].contains(&name),
+    };
+    for group in GROUPS.iter().filter(|group| is_judged(group.name)) {
         let mut ranks = (group.make)(REPLICAS).into_iter();
         let parts = WORKERS.map(|count| ranks.by_ref().take(count).collect::<Vec<_>>());
         let (shapes, work) = (&shapes, &work);
         let worker = |index: usize, ranks: Vec<Rank>| {
             let cluster = ClusterSpec::new().job("worker", ["127.9.8.7:1", "127.9.8.7:2"]).unwrap();
             let resolver = SimpleClusterResolver::new(cluster).with_task("worker", index).unwrap();
-            let mut builder = MultiWorkerMirroredStrategy::builder(resolver).options(options());
-            if let Some(shapes) = shapes(index) {
-                builder = builder.static_shapes(shapes);
-            }
+            let builder = MultiWorkerMirroredStrategy::builder(resolver).options(options());
             let communicators = ranks.into_iter().map(|rank| rank.communicator).collect();
-            builder.build_on(communicators).expect("the workers meet")
+            builder.static_shapes(shapes(index)).build_on(communicators).expect("the workers meet")
         };
         // No worker drops its strategy before the last one has finished.
         let strategies: Vec<MultiWorkerMirroredStrategy> = thread::scope(|scope| {
@@ -240,27 +263,35 @@ fn named(error: &Error) -> Option<&'static str> {
 
 #[test]
 fn each_rule_accepts_and_refuses_on_every_kind_of_strategy() {
-    // A run that one worker refuses ends the group of all: each such case has a strategy of its own.
-    let (on_all, on_one): (Vec<&Case>, Vec<&Case>) = CASES.iter().partition(|case| case.on_all);
-    for cases in iter::once(&on_all[..]).chain(on_one.chunks(1)) {
-        let shapes = |_| Some(StaticShapes::new().dynamic_batch(cases[0].dynamic_batch));
-        on_each_kind(shapes, |name, strategy| {
-            for (index, case) in cases.iter().enumerate() {
-                let of = format!("case {index} of {:?} on {name}", case.rule.name);
-                (case.call)(strategy, false).unwrap_or_else(|error| panic!("{of}: {error}"));
-                let result = (case.call)(strategy, true);
-                if !case.on_all && !strategy.local_replicas().contains(&CULPRIT) {
-                    continue;
-                }
-                let error = result.expect_err(&of);
-                assert_eq!(named(&error), Some(case.rule.name), "{of}: {error}");
-                if [GATHERED_SHAPE, REDUCED_SHAPE, ARGUMENTS, FIXED_ARGUMENTS].contains(&case.rule) {
-                    let Error::Mismatch { replica: CULPRIT, argument, .. } = &error else { panic!("{of}: {error}") };
-                    assert!(argument.starts_with("value"), "{of}: {error}");
-                }
-            }
-        });
+    let has = |told: Told, dynamic: bool| move |case: &&Case| (case.told, case.dynamic_batch) == (told, dynamic);
+    let cases = |told, dynamic| CASES.iter().filter(has(told, dynamic)).collect::<Vec<_>>();
+    judge(Kinds::All, &cases(Told::All, true));
+    judge(Kinds::All, &cases(Told::Culprit, true));
+    judge(Kinds::All, &cases(Told::Culprit, false));
+    for case in CASES.iter().filter(|case| case.told == Told::CulpritAtTheEnd) {
+        judge(Kinds::Few, &[case]);
     }
+}
+
+/// Judges cases of the same option on one strategy of each kind.
+fn judge(kinds: Kinds, cases: &[&Case]) {
+    let shapes = |_| Some(StaticShapes::new().dynamic_batch(cases[0].dynamic_batch));
+    on_each_kind(kinds, shapes, |name, strategy| {
+        for (index, case) in cases.iter().enumerate() {
+            let of = format!("case {index} of {:?} on {name}", case.rule.name);
+            (case.call)(strategy, false).unwrap_or_else(|error| panic!("{of}: {error}"));
+            let result = (case.call)(strategy, true);
+            if case.told != Told::All && !strategy.local_replicas().contains(&CULPRIT) {
+                continue;
+            }
+            let error = result.expect_err(&of);
+            assert_eq!(named(&error), Some(case.rule.name), "{of}: {error}");
+            if [GATHERED_SHAPE, REDUCED_SHAPE, ARGUMENTS, FIXED_ARGUMENTS].contains(&case.rule) {
+                let Error::Mismatch { replica: CULPRIT, argument, .. } = &error else { panic!("{of}: {error}") };
+                assert!(argument.starts_with("value"), "{of}: {error}");
+            }
+        }
+    });
 }
 
 #[test]
@@ -273,6 +304,7 @@ fn every_rule_but_that_of_operands_has_a_case() {
 #[test]
 fn without_the_option_no_rule_is_named() {
     on_each_kind(
+        Kinds::Few,
         |_| None,
         |name, strategy| {
             for (index, case) in CASES.iter().enumerate() {
@@ -291,6 +323,7 @@ fn without_the_option_no_rule_is_named() {
 fn operands_have_the_shape_of_their_variable_with_the_option_and_without() {
     for shapes in [true, false] {
         on_each_kind(
+            Kinds::Few,
             |_| shapes.then(StaticShapes::new),
             |name, strategy| {
                 let variable = strategy.variable(|| Tensor::from([1.0f32, 2.0])).unwrap();
@@ -307,7 +340,7 @@ fn workers_with_another_option_differ() {
     let others: [fn(usize) -> Option<StaticShapes>; 2] =
         [|worker| (worker == 0).then(StaticShapes::new), |worker| Some(StaticShapes::new().dynamic_batch(worker == 0))];
     for shapes in others {
-        on_each_kind(shapes, |name, strategy| {
+        on_each_kind(Kinds::All, shapes, |name, strategy| {
             if strategy.local_replicas().len() == REPLICAS {
                 return;
             }

@@ -170,6 +170,7 @@ impl Case {
 
     pub(crate) fn strategy(&self) -> Result<Strategy, Error> {
         let devices = (0..self.replicas).map(Device::Cpu);
+        let shapes = || self.static_shapes.then(StaticShapes::new);
         Ok(match self.text("strategy") {
             "" | "mirrored" => {
                 let builder = MirroredStrategy::builder(devices);
@@ -177,16 +178,9 @@ impl Case {
                     true => builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))),
                     false => builder,
                 };
-                let builder = match self.static_shapes {
-                    true => builder.static_shapes(StaticShapes::new()),
-                    false => builder,
-                };
-                (*builder.build()?).clone()
+                (*builder.static_shapes(shapes()).build()?).clone()
             }
-            "one_device" if self.static_shapes => {
-                (*OneDeviceStrategy::builder(Device::Cpu(0)).static_shapes(StaticShapes::new()).build()?).clone()
-            }
-            "one_device" => (*OneDeviceStrategy::new(Device::Cpu(0))?).clone(),
+            "one_device" => (*OneDeviceStrategy::builder(Device::Cpu(0)).static_shapes(shapes()).build()?).clone(),
             "central_storage" => (*CentralStorageStrategy::new(devices, Device::Cpu(0))?).clone(),
             "default" => Strategy::default_strategy(),
             name => panic!("no strategy {name}"),

@@ -9,12 +9,17 @@ use crate::{
     judge_answer,
 };
 use consonance_spec::static_shapes::RULES;
+use std::env;
 
 /// A line for each vector that is refused: its id and the name of the rule.
 const REFUSED: &str = include_str!("static_shapes.txt");
 
 #[test]
 fn static_shapes_refuse_the_listed_vectors_and_no_others() {
+    // The list is that of the vectors here.
+    if env::var_os("CONSONANCE_CONFORMANCE_DIR").is_some() {
+        return;
+    }
     for on_messages in [false, true] {
         let mut refused = String::new();
         let mut failures = Vec::new();

@@ -95,7 +95,7 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`].
+    /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`]. `None` undoes that.
     ///
     /// [`CentralStorageStrategy`](crate::CentralStorageStrategy) refuses the option: a TPU keeps
     /// variables on each replica.
@@ -108,8 +108,8 @@ impl<S> Builder<S> {
     /// assert!(central.build().is_err());
     /// # Ok::<(), consonance::Error>(())
     /// ```
-    pub fn static_shapes(mut self, shapes: StaticShapes) -> Self {
-        self.static_shapes = Some(shapes);
+    pub fn static_shapes(mut self, shapes: impl Into<Option<StaticShapes>>) -> Self {
+        self.static_shapes = shapes.into();
         self
     }
 

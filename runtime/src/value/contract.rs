@@ -34,7 +34,8 @@ impl Contract {
             false => (FIXED_ARGUMENTS, NestSignature::difference),
         };
         let Some(expected) = shapes.first() else { return Ok(()) };
-        compare(call, rule, first, shapes.iter().map(|found| difference(expected, found)))
+        let compared = compare(call, first, shapes.iter().map(|found| difference(expected, found)));
+        compared.map_err(|error| advised(error, rule))
     }
 
     /// Checks a step of a data set: its values, the first of replica `first`. Without dynamic
@@ -58,7 +59,8 @@ impl Contract {
         }
         let signatures = || values.iter().map(|leaves| NestSignature::of_static_shapes(leaves));
         let Some(full) = full.take().or_else(|| signatures().next()).map(|of| full.insert(of)) else { return Ok(()) };
-        compare(call, FULL_BATCHES, first, signatures().map(|found| full.difference(&found)))
+        let compared = compare(call, first, signatures().map(|found| full.difference(&found)));
+        compared.map_err(|error| advised(error, FULL_BATCHES))
     }
 }
 
@@ -89,17 +91,38 @@ pub(crate) fn check_equal(call: &'static str, rule: Rule, first: usize, values: 
     let Some((own, others)) = values.split_first() else { return Ok(()) };
     let expected = NestSignature::of_static_shapes(own);
     let differences = others.iter().map(|leaves| expected.difference(&NestSignature::of_static_shapes(leaves)));
-    compare(call, rule, first + 1, differences)
+    compare(call, first + 1, differences).map_err(by_rule(rule))
 }
 
-/// Adds the rule to the error of replicas whose values differ in shape.
+/// Adds the rule of shapes to the error of replicas whose values differ in sizes, and not in dtype
+/// or structure alone.
 pub(crate) fn by_rule(rule: Rule) -> impl Fn(Error) -> Error {
-    move |error| match error {
-        Error::Mismatch { call, replica, argument, expected, found } if argument.starts_with("value") => {
-            Error::Mismatch { call, replica, argument, expected, found: found + &advice(rule) }
+    move |error| match &error {
+        Error::Mismatch { argument, expected, found, .. }
+            if argument.starts_with("value") && differ_in_sizes(expected, found) =>
+        {
+            advised(error, rule)
         }
-        error => error,
+        _ => error,
     }
+}
+
+/// Returns whether two texts like `f32[2, 3]` have other sizes.
+fn differ_in_sizes(expected: &str, found: &str) -> bool {
+    let is_size = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let sizes = |text: &'_ str| -> Vec<String> {
+        text.split(|letter: char| !letter.is_alphanumeric()).filter(is_size).map(str::to_owned).collect()
+    };
+    let is_shape = |text: &str| text.contains('[');
+    is_shape(expected) && is_shape(found) && sizes(expected) != sizes(found)
+}
+
+/// Adds a rule, as advice, to a mismatch.
+fn advised(mut error: Error, rule: Rule) -> Error {
+    if let Error::Mismatch { found, .. } = &mut error {
+        *found += &format!("; rule \"{}\" of static shapes: {}", rule.name, rule.sentence);
+    }
+    error
 }
 
 /// Returns the error of a data set with batches that are not full, or do not divide evenly.
@@ -110,7 +133,6 @@ pub(crate) fn not_full(call: &'static str, path: String, found: String) -> Error
 /// Returns the error of the first replica, counted from `first`, that differs.
 fn compare(
     call: &'static str,
-    rule: Rule,
     first: usize,
     differences: impl Iterator<Item = Option<(String, String, String)>>,
 ) -> Result<()> {
@@ -118,7 +140,6 @@ fn compare(
     match found {
         None => Ok(()),
         Some((replica, (argument, expected, found))) => {
-            let found = found + &advice(rule);
             Err(Error::Mismatch { call: call.to_owned(), replica, argument, expected, found })
         }
     }
@@ -126,10 +147,6 @@ fn compare(
 
 fn expected(rule: Rule) -> String {
     format!("{} (rule \"{}\" of static shapes)", rule.sentence, rule.name)
-}
-
-fn advice(rule: Rule) -> String {
-    format!("; rule \"{}\" of static shapes: {}", rule.name, rule.sentence)
 }
 
 /// Returns the dtype and shape of a leaf.

@@ -31,8 +31,8 @@ impl<T> PerReplica<T> {
 
     /// Notes the shapes of the values, so that [`run_with`](crate::Strategy::run_with) of a
     /// strategy with [`StaticShapes`](crate::StaticShapes) can compare them. It takes values of
-    /// every type, so it sees no others than noted ones. Steps of a data set have them, and
-    /// [`zip`](PerReplica::zip) keeps those of its parts.
+    /// every type, so it sees no others than noted ones. Steps of such a strategy's data sets have
+    /// them, [`zip`](PerReplica::zip) keeps those of its parts, [`map`](PerReplica::map) none.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] from a [`Nest`] that does not take back the leaves that it gave.

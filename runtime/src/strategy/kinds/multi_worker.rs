@@ -303,8 +303,8 @@ impl MultiWorkerBuilder {
     /// Makes the strategy refuse what a TPU would refuse, on all workers: see [`StaticShapes`]. A
     /// worker without the option, or with another, differs from the others in its first collective
     /// on tensors.
-    pub fn static_shapes(mut self, shapes: StaticShapes) -> Self {
-        self.static_shapes = Some(shapes);
+    pub fn static_shapes(mut self, shapes: impl Into<Option<StaticShapes>>) -> Self {
+        self.static_shapes = shapes.into();
         self
     }
 
@@ -480,10 +480,7 @@ impl MultiWorkerBuilder {
         };
         let builder = Builder::new(CALL, devices, wrap);
         let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        let builder = match self.static_shapes {
-            None => builder,
-            Some(shapes) => builder.static_shapes(shapes),
-        };
+        let builder = builder.static_shapes(self.static_shapes);
         builder.cluster(self.resolver, workers, engines).build()
     }
 }
