@@ -82,7 +82,7 @@ pub const FULL_BATCHES: Rule = Rule {
 pub const OPERANDS: Rule = Rule {
     name: "operands",
     calls: "`update`, `assign` and its like",
-    sentence: "operands are the same on all replicas, and shapes are fixed; so also without the option",
+    sentence: "the same on all replicas in `update` and in assignments outside of replicas; of equal shapes in replicas; so also without the option",
     source: "`StrategyExtended.update`, its page",
 };
 

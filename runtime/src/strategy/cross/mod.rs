@@ -53,7 +53,8 @@ impl Strategy {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
     /// the dtype, an axis out of range, or another number of values than replicas;
-    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; [`Error::WrongContext`]
+    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; both also by the rules of
+    /// [`StaticShapes`](crate::StaticShapes); [`Error::WrongContext`]
     /// inside a replica: use [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce)
     /// there.
     ///
