@@ -16,8 +16,6 @@ pub struct Builder<S> {
     options: CommunicationOptions,
     pin_threads: bool,
     static_shapes: Option<StaticShapes>,
-    /// Whether variables are on a parameter device, and not on the replicas' devices.
-    is_central: bool,
     resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Arc<Workers>>,
     engines: Engines,
@@ -44,7 +42,6 @@ impl<S> Builder<S> {
             options,
             pin_threads: false,
             static_shapes: None,
-            is_central: false,
             resolver,
             workers,
             engines,
@@ -59,7 +56,6 @@ impl<S> Builder<S> {
         Error: From<D::Error>,
     {
         self.placement = device::resolve(self.name, device).map(Placement::Central);
-        self.is_central = true;
         self
     }
 
@@ -97,8 +93,8 @@ impl<S> Builder<S> {
 
     /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`]. `None` undoes that.
     ///
-    /// [`CentralStorageStrategy`](crate::CentralStorageStrategy) refuses the option: a TPU keeps
-    /// variables on each replica.
+    /// [`CentralStorageStrategy`](crate::CentralStorageStrategy) refuses the option, unless the
+    /// parameter device is its only device: a TPU keeps variables on each replica.
     ///
     /// ```
     /// use consonance::{CentralStorageStrategy, OneDeviceStrategy, StaticShapes};
@@ -145,7 +141,9 @@ impl<S> Builder<S> {
     /// device.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
-        if self.static_shapes.is_some() && self.is_central {
+        // Variables of a strategy with one device may be on that device only.
+        let is_apart = matches!(placement, Placement::Central(device) if devices != [device]);
+        if self.static_shapes.is_some() && is_apart {
             let expected = "a strategy with variables on each replica, as on a TPU";
             return Err(Error::invalid(self.name, "static_shapes", expected, "variables on a parameter device"));
         }

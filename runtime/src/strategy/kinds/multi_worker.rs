@@ -365,11 +365,7 @@ impl MultiWorkerBuilder {
         let role = Role::of(CALL, &*self.resolver)?;
         role.idle_servers().iter().for_each(|sentence| eprintln!("consonance: {CALL}: {sentence}"));
         // Wrong devices are refused before the other workers are met.
-        let devices = match &self.devices {
-            None => (0..self.replicas).map(Device::Cpu).collect(),
-            Some(Ok(devices)) => devices.clone(),
-            Some(Err(error)) => return Err(error.clone()),
-        };
+        let devices = self.devices.clone().unwrap_or_else(|| Ok((0..self.replicas).map(Device::Cpu).collect()))?;
         let engines = Engines { role, make: self.make.take() };
         if !engines.role.is_shared() {
             return self.build_with(devices.len(), None, engines);
@@ -465,10 +461,7 @@ impl MultiWorkerBuilder {
         workers: Option<Workers>,
         engines: Engines,
     ) -> Result<MultiWorkerMirroredStrategy> {
-        let devices = match self.devices {
-            None => (0..replicas).map(Device::Cpu).collect(),
-            Some(devices) => devices?,
-        };
+        let devices = self.devices.unwrap_or_else(|| Ok((0..replicas).map(Device::Cpu).collect()))?;
         if devices.len() != replicas {
             let expected = format!("{replicas} devices, one for each replica of this worker");
             return Err(Error::invalid(CALL, "devices", expected, format!("{} devices", devices.len())));
@@ -478,10 +471,8 @@ impl MultiWorkerBuilder {
             #[cfg(target_os = "linux")]
             processes: None,
         };
-        let builder = Builder::new(CALL, devices, wrap);
-        let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        let builder = builder.static_shapes(self.static_shapes);
-        builder.cluster(self.resolver, workers, engines).build()
+        let builder = Builder::new(CALL, devices, wrap).options(self.options).pin_threads(self.pin_threads);
+        builder.static_shapes(self.static_shapes).cluster(self.resolver, workers, engines).build()
     }
 }
 
