@@ -10,7 +10,7 @@ use crate::{
     execution::context,
     kind, panics,
     value::{
-        contract,
+        contract::{Contract, not_full},
         nest::{self, Leaf, NestSignature},
     },
 };
@@ -250,16 +250,16 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
 
 impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
     /// Returns the next step of this process's data set. With static shapes it is checked, and its
-    /// shapes are noted. A step that is refused ends the iteration.
+    /// shapes are noted. A refused step ends the iteration; other errors pass through.
     fn checked_step(&mut self) -> Option<Result<PerReplica<E>>> {
-        let step = self.own_step()?;
-        let Some(contract) = self.strategy.contract() else { return Some(step) };
+        let (step, contract) = match (self.own_step()?, self.strategy.contract()) {
+            (Ok(step), Some(contract)) => (step, contract),
+            (step, _) => return Some(step),
+        };
         let first = self.strategy.local_replicas().start;
-        let checked = step.and_then(|step| {
-            let leaves: Vec<Vec<Leaf>> = step.iter().map(|value| nest::take(&mut value.clone())).collect();
-            contract.check_step("DistributedIterator::next", first, &leaves, &mut self.full)?;
-            step.with_shapes()
-        });
+        let leaves: Vec<Vec<Leaf>> = step.iter().map(|value| nest::take(&mut value.clone())).collect();
+        let checked = contract.check_step("DistributedIterator::next", first, &leaves, &mut self.full);
+        let checked = checked.and_then(|()| step.with_shapes());
         if checked.is_err() {
             self.feed = Feed::Broken(None);
         }
@@ -320,8 +320,11 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             (None, Some(_)) => ENDED,
             (None, None) => EMPTY,
         };
+        let contract = strategy.contract();
+        let digest = contract.map_or(code_of(kind).into(), |contract| contract.sign(code_of(kind).into()));
+        let describe = || contract.map(Contract::line).into_iter().collect();
         let tell = |communicator: &mut Communicator| {
-            let agreement = Agreement { call: Some(kind), digest: code_of(kind).into(), describe: &Vec::new };
+            let agreement = Agreement { call: Some(kind), digest, describe: &describe };
             let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
             let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
             communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement).map(|()| all)
@@ -335,14 +338,17 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             let source = Box::new(Error::invalid(kind.name(), "dataset", expected, "none"));
             return Err(Error::Replica { replica, source });
         }
-        let is_fixed = strategy.contract().is_some_and(|contract| !contract.dynamic_batch);
+        let is_fixed = contract.is_some_and(|contract| !contract.dynamic_batch);
         if let Some(replica) = told.iter().position(|&state| state == ENDED).filter(|_| is_fixed) {
-            let error =
-                contract::not_full(kind.name(), "dataset".to_owned(), "an end before those of others".to_owned());
+            let error = not_full(kind.name(), "dataset".to_owned(), "an end before those of others".to_owned());
             return Err(error.of_replica(replica));
         }
-        let nothing = || vec![self.nothing.clone().expect("an element has shown it"); strategy.local_replicas().len()];
-        Ok(Some(own.unwrap_or_else(|| PerReplica::new(nothing()))))
+        if own.is_some() {
+            return Ok(own);
+        }
+        let nothing = self.nothing.clone().expect("an element has shown it");
+        let step = PerReplica::new(vec![nothing; strategy.local_replicas().len()]);
+        if contract.is_some() { step.with_shapes().map(Some) } else { Ok(Some(step)) }
     }
 }
 

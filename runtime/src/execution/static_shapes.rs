@@ -1,7 +1,9 @@
 //! The option of a strategy that makes it refuse what a TPU would refuse.
 
-use crate::{PerReplica, Result, Strategy, value::contract::Contract};
-use consonance_kernels::digest::mix;
+use crate::{
+    PerReplica, Result, Strategy,
+    value::{contract::Contract, nest::NestSignature},
+};
 use std::{
     collections::HashSet,
     panic::Location,
@@ -11,6 +13,11 @@ use std::{
 /// The contract of a TPU, for a program that is to be ready before the machine is: one compiled
 /// program runs on all replicas, so a tensor has one shape everywhere. A strategy with this option
 /// refuses calls that break [its rules](crate::guide::strategies#static-shapes). No value changes.
+///
+/// Tensors of collectives are compared on all workers. Arguments of
+/// [`run_with`](Strategy::run_with), and full batches of data sets, are compared within each
+/// process only. Operations of `reduce_scatter`, and of slices other than `all_reduce_slice`, are
+/// not checked.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, StaticShapes, Tensor};
@@ -78,9 +85,10 @@ impl StaticShapes {
 
     /// Returns how often a TPU would compile each function of [`run`](Strategy::run) and
     /// [`run_with`](Strategy::run_with) so far: once for each new set of shapes of its arguments,
-    /// in this process. Functions are in the order of their first runs. A function is one by its
-    /// type and the place of the call. Arguments whose shapes
-    /// [are not noted](PerReplica::with_shapes), and captured values, make no new set.
+    /// in this process. The batches of one run are padded to the largest along axis 0. Functions
+    /// are in the order of their first runs. A function is one by its type and the place of the
+    /// call. All arguments whose shapes [are not noted](PerReplica::with_shapes) are one set.
+    /// Captured values are not seen.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, StaticShapes, Tensor, dataset};
@@ -158,7 +166,7 @@ impl Strategy {
         arguments: &PerReplica<A>,
     ) {
         let Some(shapes) = self.static_shapes() else { return };
-        let set = arguments.shapes().into_iter().flatten().fold(0, |set, shapes| mix(set, shapes.digest()));
-        shapes.note(name, call, set);
+        let padded = arguments.shapes().and_then(NestSignature::padded);
+        shapes.note(name, call, padded.map_or(0, |shapes| shapes.digest()));
     }
 }

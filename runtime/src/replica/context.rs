@@ -118,8 +118,8 @@ impl ReplicaContext<'_> {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or
     /// the result does not fit the type of a plain number; [`Error::Mismatch`] if the replicas did
-    /// not make the same call; [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica
-    /// is gone.
+    /// not make the same call; both also by the rules of [`StaticShapes`](crate::StaticShapes);
+    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -310,21 +310,24 @@ impl ReplicaContext<'_> {
         let op = self.or_refuse(Kind::Reduce, checked)?;
         let options = self.strategy.options();
         let mut session = self.session(Kind::Reduce, &leaves, None, &options);
-        if leaves.iter().all(|leaf| matches!(leaf.value, Value::Sparse(_))) {
-            // No step on sparse rows compares the root; this one does.
-            session.sum_on(root, &mut Tensor::default())?;
-        }
-        for leaf in &mut leaves {
-            match &mut leaf.value {
-                Value::Dense(tensor) => session.sum_on(root, tensor)?,
+        let mut sum = || -> Result<()> {
+            if leaves.iter().all(|leaf| matches!(leaf.value, Value::Sparse(_))) {
+                // No step on sparse rows compares the root; this one does.
+                session.sum_on(root, &mut Tensor::default())?;
+            }
+            leaves.iter_mut().try_for_each(|leaf| match &mut leaf.value {
+                Value::Dense(tensor) => session.sum_on(root, tensor),
                 Value::Sparse(slices) => {
                     session.all_reduce_rows(op, slices)?;
                     if self.id != root {
                         *slices = slices.none()?;
                     }
+                    Ok(())
                 }
-            }
-        }
+            })
+        };
+        let summed = sum();
+        self.by_rule(REDUCED_SHAPE, summed)?;
         drop(session);
         self.put(call, value, leaves)
     }

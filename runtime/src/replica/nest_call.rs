@@ -22,7 +22,7 @@ use consonance_kernels::{
     shm::codes::code_of,
 };
 use consonance_spec::{Kind, packing};
-use std::{iter, ops::DerefMut};
+use std::ops::DerefMut;
 
 /// The steps of one call on a nest. Each step's signature has the digest of the whole nest, so the
 /// first step already compares it.
@@ -72,9 +72,9 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
             let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
             let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
-            let contract = self.contract.map_or_else(|| "none".to_owned(), Contract::words);
-            let first = iter::once(("static_shapes".to_owned(), contract)).chain(axis);
-            first.chain(self.outline.lines()).chain(op).chain(pack_limit).collect()
+            // The contract comes last: calls on slices do not describe it.
+            let contract = self.contract.map(Contract::line);
+            axis.into_iter().chain(self.outline.lines()).chain(op).chain(pack_limit).chain(contract).collect()
         };
         let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
         let agreement = Agreement { call: Some(self.kind), digest, describe: &describe };

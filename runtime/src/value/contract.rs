@@ -23,8 +23,8 @@ impl Contract {
     }
 
     /// Describes the contract, for errors of workers that differ in it.
-    pub(crate) fn words(self) -> String {
-        format!("StaticShapes with dynamic_batch({})", self.dynamic_batch)
+    pub(crate) fn line(self) -> (String, String) {
+        ("static_shapes".to_owned(), format!("dynamic_batch({})", self.dynamic_batch))
     }
 
     /// Compares the arguments of a run: their signatures, the first of replica `first`.
@@ -94,27 +94,12 @@ pub(crate) fn check_equal(call: &'static str, rule: Rule, first: usize, values: 
     compare(call, first + 1, differences).map_err(by_rule(rule))
 }
 
-/// Adds the rule of shapes to the error of replicas whose values differ in sizes, and not in dtype
-/// or structure alone.
+/// Adds the rule of shapes to the error of replicas whose values differ.
 pub(crate) fn by_rule(rule: Rule) -> impl Fn(Error) -> Error {
     move |error| match &error {
-        Error::Mismatch { argument, expected, found, .. }
-            if argument.starts_with("value") && differ_in_sizes(expected, found) =>
-        {
-            advised(error, rule)
-        }
+        Error::Mismatch { argument, .. } if argument.starts_with("value") => advised(error, rule),
         _ => error,
     }
-}
-
-/// Returns whether two texts like `f32[2, 3]` have other sizes.
-fn differ_in_sizes(expected: &str, found: &str) -> bool {
-    let is_size = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    let sizes = |text: &'_ str| -> Vec<String> {
-        text.split(|letter: char| !letter.is_alphanumeric()).filter(is_size).map(str::to_owned).collect()
-    };
-    let is_shape = |text: &str| text.contains('[');
-    is_shape(expected) && is_shape(found) && sizes(expected) != sizes(found)
 }
 
 /// Adds a rule, as advice, to a mismatch.

@@ -88,6 +88,20 @@ impl NestSignature {
         signature
     }
 
+    /// Returns the one signature of values that differ in sizes along axis 0 only: with the largest
+    /// of those sizes. `None` if there are no values.
+    pub(crate) fn padded(values: &[NestSignature]) -> Option<NestSignature> {
+        let mut padded = values.first()?.clone();
+        for (place, (_, spec)) in padded.0.iter_mut().enumerate() {
+            let others = || values.iter().map(|value| &value.0[place].1);
+            spec.rows = others().filter_map(|other| other.rows).max();
+            if let Some(rows) = spec.shape.first_mut() {
+                *rows = others().filter_map(|other| other.shape[0]).max();
+            }
+        }
+        Some(padded)
+    }
+
     /// Returns the same signature of values that are the part `key` of others.
     pub(crate) fn below(&self, key: usize) -> NestSignature {
         NestSignature(self.0.iter().map(|(path, spec)| (path.below(key), spec.clone())).collect())
