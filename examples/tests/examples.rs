@@ -168,7 +168,7 @@ fn grains_of_a_lost_worker_are_done_by_the_others() {
 #[test]
 fn too_few_grains_for_the_workers_are_refused_at_the_start() {
     for grains in [0, 2] {
-        let (status, output) = run(&example("elastic"), &format!("--grains {grains}"));
+        let (status, output) = run(example("elastic"), &format!("--grains {grains}"));
         let refused = format!("error: --grains {grains} leaves some of 3 workers without a grain\n");
         assert_eq!((status, output), (Some(1), refused));
     }

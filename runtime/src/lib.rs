@@ -102,7 +102,7 @@ pub use dataset::{Dataset, DistributedDataset, DistributedIterator};
 pub use device::Device;
 pub use error::{BoxError, Error, IntoReduceOp, Result};
 pub use execution::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
-pub use execution::{Builder, Strategy};
+pub use execution::{Builder, Compilations, StaticShapes, Strategy};
 pub use replica::overlap::{Buckets, PendingNest};
 pub use replica::{NestAccumulator, ReplicaContext, ReplicaHandle, current_replica};
 pub use strategy::{

@@ -2,10 +2,10 @@
 //! fields.
 
 use consonance::{
-    ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Dataset, Device, Error, IndexedSlices,
-    MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, ReplicaContext, Result,
-    SimpleClusterResolver, Strategy, Tensor, UnionResolver, Variable, VariableAggregation, VariableSynchronization,
-    bf16,
+    CentralStorageStrategy, ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Dataset, Device,
+    Error, IndexedSlices, MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp,
+    ReplicaContext, Result, SimpleClusterResolver, StaticShapes, Strategy, Tensor, UnionResolver, Variable,
+    VariableAggregation, VariableSynchronization, bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset::{self, AutoShardPolicy, InputOptions},
     gradient,
@@ -60,7 +60,7 @@ fn every_error_has_its_text() {
         Error::other("no more data"),
     ];
     let ends = Reason::ALL.map(|reason| Error::aborted("barrier", 2, reason));
-    let all = [refusals(), of_collectives(), of_groups(), of_values(), of_workers()]
+    let all = [refusals(), of_collectives(), of_groups(), of_values(), of_workers(), of_static_shapes()]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
@@ -367,4 +367,33 @@ fn of_workers() -> Vec<Error> {
         strategy.distribute_dataset_with(rows, off)?.iter().next().unwrap().map(drop)
     }));
     errors
+}
+
+/// Refusals by the rules of static shapes, each of which the text names.
+fn of_static_shapes() -> Vec<Error> {
+    let with = |shapes| MirroredStrategy::builder(["cpu:0", "cpu:1"]).static_shapes(shapes).build().unwrap();
+    let (strategy, fixed) = (with(StaticShapes::new()), with(StaticShapes::new().dynamic_batch(false)));
+    let ragged = || PerReplica::new(vec![Tensor::from([1.0f32]), Tensor::from([1.0f32, 2.0])]);
+    let columns = PerReplica::new(vec![Tensor::from([[1]]), Tensor::from([[1, 2]])]).with_shapes().unwrap();
+    let scalars = PerReplica::new(vec![1.0f32; 2]);
+    let sparse = PerReplica::new(vec![sparse_rows(0, Some(4)).unwrap(); 2]);
+    let rows = dataset::from_fn(|| [sparse_rows(0, Some(4)).unwrap()]);
+    let batches = dataset::from_fn(|| [2, 2, 1].map(|rows| Tensor::from(vec![1.0f32; rows])));
+    let halves = || dataset::from_tensor_slices(Tensor::from([1, 2, 3])).unwrap().batch(2);
+    let steps = fixed.distribute_datasets_from_function(|_| Ok(batches)).unwrap();
+    let central = CentralStorageStrategy::builder(["cpu:0", "cpu:1"], "cpu:0");
+    vec![
+        of(strategy.gather(&ragged(), 0)),
+        of(strategy.gather(&scalars, 0)),
+        of(strategy.gather(&sparse, 0)),
+        of(strategy.reduce("sum", &ragged(), 0)),
+        of(strategy.reduce("max", &scalars, None)),
+        of(strategy.run(|replica| replica.all_reduce("max", 1.0f32))),
+        of(strategy.run_with(columns, |_, _| Ok(()))),
+        of(fixed.run_with(ragged().with_shapes().unwrap(), |_, _| Ok(()))),
+        of(strategy.distribute_datasets_from_function(|_| Ok(rows)).unwrap().iter().next().unwrap()),
+        of(fixed.distribute_dataset(halves())),
+        of(steps.iter().collect::<Result<Vec<_>>>()),
+        of(central.static_shapes(StaticShapes::new()).build()),
+    ]
 }

@@ -429,7 +429,7 @@ fn passes_before_another_strategy_are_refused_until_a_reset() {
 }
 
 #[test]
-fn grains_that_were_dropped_are_in_no_sum() {
+fn dropped_grains_are_in_no_sum() {
     let results = on(Way::Threads, &[2], 5, CommunicationOptions::new(), |replica| {
         let (mut sum, run) = (replica.accumulator("sum")?, replica.grains());
         sum.add([100.0f32])?;

@@ -1,8 +1,9 @@
-//! The guide's table of collectives is the spec's.
+//! The guide's tables of collectives and of static shapes are the spec's.
 
 use consonance_spec::{
     Kind, Work,
     call::{Counts, Extent, Flow},
+    static_shapes::{RULES, Rule},
     traffic::{Data, Position},
 };
 
@@ -50,4 +51,12 @@ fn the_table_of_collectives_is_the_spec_s() {
     let moves_data = |kind: &&Kind| kind.flow() != Flow::Control;
     let table: String = Kind::ALL.iter().filter(moves_data).map(|&kind| row(kind)).collect();
     assert!(GUIDE.contains(&table), "the guide needs these rows:\n{table}");
+}
+
+#[test]
+fn the_table_of_static_shapes_is_the_spec_s() {
+    let row = |rule: &Rule| format!("| {} | {} | {} | {} |\n", rule.name, rule.calls, rule.sentence, rule.source);
+    let table: String = RULES.iter().map(row).collect();
+    let guide = include_str!("../src/guide/strategies.md");
+    assert!(guide.contains(&table), "the guide needs these rows:\n{table}");
 }

@@ -2,8 +2,8 @@
 //! collective must produce.
 //!
 //! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`traffic`], [`packing`],
-//! [`aggregation`] and the constants in [`order`]) are for every crate. All other modules are the
-//! *meaning*. Only tests, the harness and the fuzz targets import the meaning: a runtime that
+//! [`aggregation`], [`static_shapes`] and the constants in [`order`]) are for every crate. All other
+//! modules are the *meaning*. Only tests, the harness and the fuzz targets import the meaning: a runtime that
 //! called it would be compared with itself.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod call;
 pub mod traffic;
 pub mod packing;
 pub mod aggregation;
+pub mod static_shapes;
 pub mod order;
 pub mod number;
 pub mod collective;

@@ -29,12 +29,30 @@ __all__ = [
     "MeetingError",
     "MismatchError",
     "Request",
+    "TPUStrategy",
     "TimeoutError",
     "UniqueId",
     "get_include",
     "run",
     "threads",
 ]
+
+
+class TPUStrategy:
+    """TensorFlow's strategy for TPUs, which does not exist here.
+
+    >>> import consonance as cs
+    >>> cs.TPUStrategy()
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: no strategy runs on a TPU; in Rust, Builder::static_shapes makes a strategy that refuses what a TPU would refuse
+    """
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        raise NotImplementedError(
+            "no strategy runs on a TPU; "
+            "in Rust, Builder::static_shapes makes a strategy that refuses what a TPU would refuse"
+        )
 
 
 def get_include() -> str:

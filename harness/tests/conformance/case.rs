@@ -3,7 +3,7 @@
 use crate::{decisions::NOT_JUDGED, value::Value};
 use consonance::{
     CentralStorageStrategy, CommunicationOptions, Device, Error, Implementation, MirroredStrategy, OneDeviceStrategy,
-    PerReplica, ReduceOp, Strategy, UnknownReduceOp,
+    PerReplica, ReduceOp, StaticShapes, Strategy, UnknownReduceOp,
 };
 use serde_json::Value as Json;
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub(crate) struct Case {
     ulp: u64,
     /// Whether the replicas of a mirrored strategy exchange messages instead of sharing memory.
     pub(crate) on_messages: bool,
+    /// Whether a strategy, if it can, has static shapes.
+    pub(crate) static_shapes: bool,
 }
 
 /// Our answer.
@@ -92,6 +94,7 @@ impl Case {
             alternative: json.get("alternative").map(|alternative| Value::parse(&alternative["ok"])),
             ulp,
             on_messages: false,
+            static_shapes: false,
         }
     }
 
@@ -161,11 +164,13 @@ impl Case {
         // A single value for several replicas is not distributed. Our argument is always a
         // `PerReplica`.
         let nests = nests.filter(|nests| nests.len() == self.replicas);
-        nests.map(PerReplica::new).ok_or(Stop::NotExpressible)
+        let nests = nests.map(PerReplica::new).ok_or(Stop::NotExpressible)?;
+        Ok(if self.static_shapes { nests.with_shapes()? } else { nests })
     }
 
     pub(crate) fn strategy(&self) -> Result<Strategy, Error> {
         let devices = (0..self.replicas).map(Device::Cpu);
+        let shapes = || self.static_shapes.then(StaticShapes::new);
         Ok(match self.text("strategy") {
             "" | "mirrored" => {
                 let builder = MirroredStrategy::builder(devices);
@@ -173,9 +178,9 @@ impl Case {
                     true => builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))),
                     false => builder,
                 };
-                (*builder.build()?).clone()
+                (*builder.static_shapes(shapes()).build()?).clone()
             }
-            "one_device" => (*OneDeviceStrategy::new(Device::Cpu(0))?).clone(),
+            "one_device" => (*OneDeviceStrategy::builder(Device::Cpu(0)).static_shapes(shapes()).build()?).clone(),
             "central_storage" => (*CentralStorageStrategy::new(devices, Device::Cpu(0))?).clone(),
             "default" => Strategy::default_strategy(),
             name => panic!("no strategy {name}"),

@@ -15,6 +15,7 @@ mod gradients;
 mod programs;
 mod replica;
 mod resolvers;
+mod static_shapes;
 mod value;
 mod variables;
 
@@ -66,19 +67,24 @@ fn every_vector_is_judged_on_messages_too() {
     assert_eq!(judge_all(true), judge_all(false));
 }
 
-/// Judges all cases of all files, and returns the report.
-fn judge_all(on_messages: bool) -> String {
+/// Returns the cases of a file.
+fn cases(name: &str, left_out: &mut [usize]) -> Vec<Case> {
     let folder = env::var_os("CONSONANCE_CONFORMANCE_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/vectors"), PathBuf::from);
+    let path = folder.join(name).with_extension("json");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    Case::all(&text, left_out)
+}
+
+/// Judges all cases of all files, and returns the report.
+fn judge_all(on_messages: bool) -> String {
     let mut groups = BTreeMap::new();
     let mut failures = Vec::new();
     let mut used = vec![0; DECISIONS.len()];
     let mut left_out = vec![0; NOT_JUDGED.len()];
     for name in FILES {
-        let path = folder.join(name).with_extension("json");
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let group = groups.entry(name).or_insert([0; 3]);
-        for mut case in Case::all(&text, &mut left_out) {
+        for mut case in cases(name, &mut left_out) {
             case.on_messages = on_messages;
             let column = match judge(&case) {
                 Verdict::Passed => 0,
@@ -203,9 +209,13 @@ fn unions_within_unions_are_judged() {
 }
 
 fn judge(case: &Case) -> Verdict {
-    let Ok(answer) = catch_unwind(AssertUnwindSafe(|| answer(case))) else {
-        return Verdict::Failed("panicked".to_owned());
-    };
+    match catch_unwind(AssertUnwindSafe(|| answer(case))) {
+        Ok(answer) => judge_answer(case, answer),
+        Err(_) => Verdict::Failed("panicked".to_owned()),
+    }
+}
+
+fn judge_answer(case: &Case, answer: Answer) -> Verdict {
     let difference = case.differs_from_tensorflow(&answer);
     let row = DECISIONS.iter().position(|decision| decision.covers(case));
     match (row, difference) {

@@ -65,7 +65,8 @@ const SAFE_ROOTS: [&str; 8] = [
 
 /// The modules of `spec` that all code may use. Every other module defines results. Of `order`,
 /// which also does, all code may use the constants.
-const WORDS: [&str; 8] = ["dtype", "op", "world", "partition", "call", "traffic", "packing", "aggregation"];
+const WORDS: [&str; 9] =
+    ["dtype", "op", "world", "partition", "call", "traffic", "packing", "aggregation", "static_shapes"];
 
 /// The names at the root of `spec` other than types. Types begin with a capital.
 const ROOT: [&str; 3] = ["f16", "bf16", "for_each_dtype"];

@@ -9,6 +9,10 @@ use crate::{
     comm::{agreement::Agreement, call::Call},
     execution::context,
     kind, panics,
+    value::{
+        contract::{Contract, not_full},
+        nest::{self, Leaf, NestSignature},
+    },
 };
 use consonance_kernels::shm::codes::code_of;
 use std::{
@@ -85,7 +89,7 @@ impl<E: Nest + Clone + Send + 'static> DistributedDataset<E> {
             batches => read_ahead(source, batches).unwrap_or_else(|error| Feed::Broken(Some(error))),
         };
         let common_end = self.ends_apart().then_some(CommonEnd { nothing: None });
-        DistributedIterator { strategy: self.strategy.clone(), feed, common_end }
+        DistributedIterator { strategy: self.strategy.clone(), feed, common_end, full: None }
     }
 
     /// Returns the specs of the tensors of each replica's elements, in order. The number of rows is
@@ -188,6 +192,8 @@ pub struct DistributedIterator<E> {
     feed: Feed<E>,
     /// Makes the workers end together, if their data sets may end at different steps.
     common_end: Option<CommonEnd<E>>,
+    /// The signature of the first value, if the strategy has static shapes without dynamic batches.
+    full: Option<NestSignature>,
 }
 
 enum Feed<E> {
@@ -231,7 +237,7 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
             Err(error) if self.common_end.is_some() && !all_ended && context::replica().is_none() => Some(Err(error)),
             Err(error) => return Some(Err(error)),
             Ok(()) if all_ended => return None,
-            Ok(()) => self.own_step(),
+            Ok(()) => self.checked_step(),
         };
         let Some(common_end) = &mut self.common_end else { return step };
         let step = common_end.agree(&self.strategy, step).transpose();
@@ -243,6 +249,23 @@ impl<E: Nest + Clone + Send + 'static> Iterator for DistributedIterator<E> {
 }
 
 impl<E: Nest + Clone + Send + 'static> DistributedIterator<E> {
+    /// Returns the next step of this process's data set. With static shapes it is checked, and its
+    /// shapes are noted. A refused step ends the iteration; other errors pass through.
+    fn checked_step(&mut self) -> Option<Result<PerReplica<E>>> {
+        let (step, contract) = match (self.own_step()?, self.strategy.contract()) {
+            (Ok(step), Some(contract)) => (step, contract),
+            (step, _) => return Some(step),
+        };
+        let first = self.strategy.local_replicas().start;
+        let leaves: Vec<Vec<Leaf>> = step.iter().map(|value| nest::take(&mut value.clone())).collect();
+        let checked = contract.check_step("DistributedIterator::next", first, &leaves, &mut self.full);
+        let checked = checked.and_then(|()| step.with_shapes());
+        if checked.is_err() {
+            self.feed = Feed::Broken(None);
+        }
+        Some(checked)
+    }
+
     /// Returns the next step of this process's data set.
     fn own_step(&mut self) -> Option<Result<PerReplica<E>>> {
         match &mut self.feed {
@@ -297,8 +320,11 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             (None, Some(_)) => ENDED,
             (None, None) => EMPTY,
         };
+        let contract = strategy.contract();
+        let digest = contract.map_or(code_of(kind).into(), |contract| contract.sign(code_of(kind).into()));
+        let describe = || contract.map(Contract::line).into_iter().collect();
         let tell = |communicator: &mut Communicator| {
-            let agreement = Agreement { call: Some(kind), digest: code_of(kind).into(), describe: &Vec::new };
+            let agreement = Agreement { call: Some(kind), digest, describe: &describe };
             let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
             let (send, recv) = (Some(own.as_slice().into()), all.as_mut_slice().into());
             communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement).map(|()| all)
@@ -312,8 +338,17 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             let source = Box::new(Error::invalid(kind.name(), "dataset", expected, "none"));
             return Err(Error::Replica { replica, source });
         }
-        let nothing = || vec![self.nothing.clone().expect("an element has shown it"); strategy.local_replicas().len()];
-        Ok(Some(own.unwrap_or_else(|| PerReplica::new(nothing()))))
+        let is_fixed = contract.is_some_and(|contract| !contract.dynamic_batch);
+        if let Some(replica) = told.iter().position(|&state| state == ENDED).filter(|_| is_fixed) {
+            let error = not_full(kind.name(), "dataset".to_owned(), "an end before those of others".to_owned());
+            return Err(error.of_replica(replica));
+        }
+        if own.is_some() {
+            return Ok(own);
+        }
+        let nothing = self.nothing.clone().expect("an element has shown it");
+        let step = PerReplica::new(vec![nothing; strategy.local_replicas().len()]);
+        if contract.is_some() { step.with_shapes().map(Some) } else { Ok(Some(step)) }
     }
 }
 

@@ -4,10 +4,12 @@ use crate::{
     Dataset, Error, Result, Strategy,
     dataset::{
         AutoShardPolicy, Deal, DistributedDataset, DistributedGrains, Form, InputContext, InputOptions, Share,
+        TensorSpec,
         grains::{check_devices, runs},
         not_batched,
     },
     execution::context,
+    value::contract,
 };
 
 impl Strategy {
@@ -25,8 +27,9 @@ impl Strategy {
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, or in another strategy's scope; [`Error::InvalidCall`]
-    /// for elements that are not batches, if there are several replicas. If the data set does not
-    /// give an element spec, the first step returns that error instead.
+    /// for elements that are not batches, if there are several replicas, and for batches that break
+    /// a rule of [`StaticShapes`](crate::StaticShapes). If the data set does not give an element
+    /// spec, the first step returns that error instead.
     ///
     /// ```
     /// use consonance::{Dataset, MirroredStrategy, Tensor, dataset};
@@ -64,6 +67,7 @@ impl Strategy {
         let call = "Strategy::distribute_dataset";
         context::require_cross_replica(call, self)?;
         let (replicas, is_own) = (self.num_replicas_in_sync(), options.shard_policy() == AutoShardPolicy::Off);
+        self.check_batches(call, dataset.element_spec().as_deref(), replicas)?;
         let form = form(call, &dataset, options, replicas)?;
         Ok(DistributedDataset::new(self, dataset, self.share(form, is_own), options))
     }
@@ -124,6 +128,7 @@ impl Strategy {
             return Err(Error::invalid(call, "auto_shard_policy", expected, "Off"));
         }
         let grains = self.grains();
+        self.check_batches(call, dataset.element_spec().as_deref(), grains)?;
         let form = form(call, &dataset, options, grains)?;
         let runs = runs(self);
         let local = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
@@ -175,7 +180,27 @@ impl Strategy {
         context::require_cross_replica("Strategy::distribute_datasets_from_function", self)?;
         let (pipelines, id) = self.workers().map_or((1, 0), |workers| (workers.count(), workers.worker()));
         let dataset = dataset_fn(InputContext::new(pipelines, id, self.num_replicas_in_sync()))?;
+        self.check_batches("Strategy::distribute_datasets_from_function", dataset.element_spec().as_deref(), 1)?;
         Ok(DistributedDataset::new(self, dataset, self.share(Form::Each, true), options))
+    }
+
+    /// Refuses batches that are not full, or do not divide evenly into `parts`, if the strategy has
+    /// static shapes without dynamic batches. Each step is checked, too.
+    fn check_batches(&self, call: &'static str, specs: Option<&[TensorSpec]>, parts: usize) -> Result<()> {
+        if self.contract().is_none_or(|contract| contract.dynamic_batch) {
+            return Ok(());
+        }
+        let is_full = |spec: &&TensorSpec| match spec.shape.first() {
+            Some(rows) => rows.is_some_and(|rows| rows % parts == 0),
+            None => true,
+        };
+        match specs.into_iter().flatten().find(|spec| !is_full(spec)) {
+            None => Ok(()),
+            Some(spec) => {
+                let found = format!("{spec} for {parts}");
+                Err(contract::not_full(call, spec.path.to_string(), found))
+            }
+        }
     }
 
     fn share(&self, form: Form, own: bool) -> Share {

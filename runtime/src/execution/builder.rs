@@ -1,6 +1,6 @@
 //! The builder of strategies.
 
-use super::{Common, Engines, Inner, Placement, Strategy, Workers, common::next_group};
+use super::{Common, Engines, Inner, Placement, StaticShapes, Strategy, Workers, common::next_group};
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
 };
@@ -16,6 +16,7 @@ pub struct Builder<S> {
     options: CommunicationOptions,
     common: Common,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
     resolver: Option<Arc<dyn ClusterResolver>>,
     workers: Option<Arc<Workers>>,
     engines: Engines,
@@ -35,7 +36,19 @@ impl<S> Builder<S> {
         let devices = devices.into_iter().map(|wanted| device::resolve(name, wanted)).collect();
         let (options, common) = (CommunicationOptions::new(), Common::default());
         let (placement, resolver, workers, engines) = (Ok(Placement::PerDevice), None, None, Engines::LOCAL);
-        Builder { name, devices, placement, options, common, pin_threads: false, resolver, workers, engines, wrap }
+        Builder {
+            name,
+            devices,
+            placement,
+            options,
+            common,
+            pin_threads: false,
+            static_shapes: None,
+            resolver,
+            workers,
+            engines,
+            wrap,
+        }
     }
 
     /// Keeps variables on `device` only.
@@ -108,6 +121,24 @@ impl<S> Builder<S> {
         self
     }
 
+    /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`]. `None` undoes that.
+    ///
+    /// [`CentralStorageStrategy`](crate::CentralStorageStrategy) refuses the option, unless the
+    /// parameter device is its only device: a TPU keeps variables on each replica.
+    ///
+    /// ```
+    /// use consonance::{CentralStorageStrategy, OneDeviceStrategy, StaticShapes};
+    /// let strategy = OneDeviceStrategy::builder("cpu:0").static_shapes(StaticShapes::new()).build()?;
+    /// assert!(strategy.static_shapes().is_some());
+    /// let central = CentralStorageStrategy::builder(["cpu:0", "cpu:1"], "cpu:0").static_shapes(StaticShapes::new());
+    /// assert!(central.build().is_err());
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn static_shapes(mut self, shapes: impl Into<Option<StaticShapes>>) -> Self {
+        self.static_shapes = shapes.into();
+        self
+    }
+
     /// Executes the replicas' collectives on custom engines. `make` takes the replicas' devices and
     /// the role of this process, and returns an engine for each replica, in rank order. It is
     /// called before the first run or cross-replica call, before one whose engines cannot go on
@@ -136,9 +167,16 @@ impl<S> Builder<S> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, one that
-    /// is listed twice, processors beside GPUs, or fewer grains than replicas.
+    /// is listed twice, processors beside GPUs, fewer grains than replicas, or static shapes with
+    /// variables on a parameter device.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
+        // Variables of a strategy with one device may be on that device only.
+        let is_apart = matches!(placement, Placement::Central(device) if devices != [device]);
+        if self.static_shapes.is_some() && is_apart {
+            let expected = "a strategy with variables on each replica, as on a TPU";
+            return Err(Error::invalid(self.name, "static_shapes", expected, "variables on a parameter device"));
+        }
         if self.engines.make.is_none() {
             device::check_kinds(self.name, &devices)?;
         }
@@ -152,6 +190,7 @@ impl<S> Builder<S> {
             options: self.options,
             common: self.common,
             pin_threads: self.pin_threads,
+            static_shapes: self.static_shapes,
             resolver: self.resolver,
             workers: self.workers,
             engines: self.engines,

@@ -8,6 +8,7 @@ pub(crate) mod context;
 mod engines;
 mod lease;
 pub(crate) mod random;
+mod static_shapes;
 mod turns;
 mod worker_group;
 
@@ -16,6 +17,7 @@ pub(crate) use builder::check_devices;
 pub(crate) use common::Common;
 pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
+pub use static_shapes::{Compilations, StaticShapes};
 pub(crate) use worker_group::{CallGuard, Workers};
 
 use crate::{
@@ -69,6 +71,7 @@ struct Inner {
     options: CommunicationOptions,
     common: Common,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
     /// The resolver of the cluster that the strategy was made for, if any.
     resolver: Option<Arc<dyn ClusterResolver>>,
     /// The workers, if other processes have replicas, too.

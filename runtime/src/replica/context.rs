@@ -13,7 +13,10 @@ use crate::{
     value::nest::{self, Leaf, Nest, Value},
 };
 use consonance_kernels::sync::one_thread::OneThread;
-use consonance_spec::Kind;
+use consonance_spec::{
+    Kind,
+    static_shapes::{GATHERED_SHAPE, REDUCED_SHAPE},
+};
 use std::{
     cell::{RefCell, RefMut},
     fmt,
@@ -115,8 +118,8 @@ impl ReplicaContext<'_> {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] if `op` is not defined on the dtype, or
     /// the result does not fit the type of a plain number; [`Error::Mismatch`] if the replicas did
-    /// not make the same call; [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica
-    /// is gone.
+    /// not make the same call; both also by the rules of [`StaticShapes`](crate::StaticShapes);
+    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, ReduceOp, Tensor};
@@ -155,11 +158,12 @@ impl ReplicaContext<'_> {
         self.require(call)?;
         let options = options.over(self.strategy.options());
         let mut leaves = nest::take(&mut value);
-        let checked = op_of(call, op).and_then(|op| check_leaves(call, op, &leaves));
+        let checked = self.reduced_op(call, op).and_then(|op| check_leaves(call, op, &leaves));
         let op = self.or_refuse(Kind::AllReduce, checked)?;
         self.refuse_nan(call, Kind::AllReduce, &leaves, &options)?;
         let mut session = self.session(Kind::AllReduce, &leaves, None, &options);
-        session.all_reduce_leaves(op, &mut leaves, options.pack_limit())?;
+        let reduced = session.all_reduce_leaves(op, &mut leaves, options.pack_limit());
+        self.by_rule(REDUCED_SHAPE, reduced)?;
         drop(session);
         self.put(call, value, leaves)
     }
@@ -216,10 +220,12 @@ impl ReplicaContext<'_> {
         self.require(call)?;
         let (axis, options) = (axis.into(), options.over(self.strategy.options()));
         let mut leaves = nest::take(&mut value);
-        let axes = leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect();
+        let axes = self.check_gathered(call, &leaves);
+        let axes = axes.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect());
         let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
         let mut session = self.session(Kind::AllGather, &leaves, Some(axis), &options);
-        session.all_gather_leaves(&mut leaves, &axes)?;
+        let gathered = session.all_gather_leaves(&mut leaves, &axes);
+        self.by_rule(GATHERED_SHAPE, gathered)?;
         drop(session);
         self.put(call, value, leaves)
     }
@@ -304,21 +310,24 @@ impl ReplicaContext<'_> {
         let op = self.or_refuse(Kind::Reduce, checked)?;
         let options = self.strategy.options();
         let mut session = self.session(Kind::Reduce, &leaves, None, &options);
-        if leaves.iter().all(|leaf| matches!(leaf.value, Value::Sparse(_))) {
-            // No step on sparse rows compares the root; this one does.
-            session.sum_on(root, &mut Tensor::default())?;
-        }
-        for leaf in &mut leaves {
-            match &mut leaf.value {
-                Value::Dense(tensor) => session.sum_on(root, tensor)?,
+        let mut sum = || -> Result<()> {
+            if leaves.iter().all(|leaf| matches!(leaf.value, Value::Sparse(_))) {
+                // No step on sparse rows compares the root; this one does.
+                session.sum_on(root, &mut Tensor::default())?;
+            }
+            leaves.iter_mut().try_for_each(|leaf| match &mut leaf.value {
+                Value::Dense(tensor) => session.sum_on(root, tensor),
                 Value::Sparse(slices) => {
                     session.all_reduce_rows(op, slices)?;
                     if self.id != root {
                         *slices = slices.none()?;
                     }
+                    Ok(())
                 }
-            }
-        }
+            })
+        };
+        let summed = sum();
+        self.by_rule(REDUCED_SHAPE, summed)?;
         drop(session);
         self.put(call, value, leaves)
     }
@@ -414,7 +423,8 @@ impl ReplicaContext<'_> {
     ) -> NestCall<RefMut<'_, Communicator>> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
-        NestCall::new(kind, communicator, leaves, ragged.map_or_else(Axes::default, Axes::from))
+        let ragged = ragged.map_or_else(Axes::default, Axes::from);
+        NestCall::new(kind, communicator, leaves, ragged, self.strategy.contract())
     }
 }
 

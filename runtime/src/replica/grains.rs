@@ -1,12 +1,7 @@
 //! The grains of a replica: their numbers, their seeds, and reductions to which each contributes.
 
 use super::grain_sum::{Counted, GrainSum, Place};
-use crate::{
-    Nest, ReplicaContext, Result,
-    error::{IntoReduceOp, op_of},
-    execution::random::SplitMix64,
-    value::nest,
-};
+use crate::{Nest, ReplicaContext, Result, error::IntoReduceOp, execution::random::SplitMix64, value::nest};
 use consonance_spec::{Kind, partition};
 use std::{fmt, marker::PhantomData, ops::Range};
 
@@ -91,7 +86,7 @@ impl ReplicaContext<'_> {
     /// ```
     pub fn accumulator<N: Nest>(&self, op: impl IntoReduceOp) -> Result<NestAccumulator<'_, N>> {
         self.require("ReplicaContext::accumulator")?;
-        let op = self.or_refuse(Kind::AllReduce, op_of("ReplicaContext::accumulator", op))?;
+        let op = self.or_refuse(Kind::AllReduce, self.reduced_op("ReplicaContext::accumulator", op))?;
         let sum = GrainSum::new(op, Place::new(Counted::Grains, self, self.grains(), self.strategy().grains()));
         Ok(NestAccumulator { replica: self, sum, nest: PhantomData })
     }

@@ -10,6 +10,7 @@ pub(crate) mod nest_call;
 pub(crate) mod overlap;
 mod overlap_queue;
 mod slices;
+mod static_shapes;
 mod verify;
 
 pub(crate) use board::MergeBoard;

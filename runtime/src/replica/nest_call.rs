@@ -6,6 +6,7 @@ use crate::{
     comm::{accumulated::Ends, accumulator::LeafSum, agreement::Agreement, call::Call},
     value::{
         axis::{Flat, no_memory, require_contributions},
+        contract::Contract,
         indexed_slices,
         nest::{Leaf, NestSignature, Value},
         tensor,
@@ -32,6 +33,7 @@ pub(crate) struct NestCall<C> {
     digest: u64,
     /// The axes along which sizes may differ between replicas.
     axes: Axes,
+    contract: Option<Contract>,
     /// The reduction op of a call whose steps are plain exchanges. No step's signature has it, so
     /// it is mixed into the digest here.
     own_op: Option<ReduceOp>,
@@ -44,16 +46,27 @@ pub(crate) struct NestCall<C> {
 
 impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     /// Makes a call of this kind on `leaves`, whose sizes along the axes `ragged` may differ
-    /// between replicas.
-    pub(crate) fn new(kind: Kind, communicator: C, leaves: &[Leaf], ragged: Axes) -> NestCall<C> {
-        let outline = NestSignature::new(leaves, &ragged);
+    /// between replicas. With a contract of static shapes they may not, and replicas agree on it.
+    pub(crate) fn new(
+        kind: Kind,
+        communicator: C,
+        leaves: &[Leaf],
+        ragged: Axes,
+        contract: Option<Contract>,
+    ) -> NestCall<C> {
+        let outline = match contract {
+            None => NestSignature::new(leaves, &ragged),
+            Some(_) => NestSignature::of_static_shapes(leaves),
+        };
         let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
+        let digest = contract.map_or(digest, |contract| contract.sign(digest));
         NestCall {
             kind,
             communicator,
             outline,
             digest,
             axes: ragged,
+            contract,
             own_op: None,
             contributions: None,
             pack_limit: None,
@@ -102,7 +115,10 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             let op = self.own_op.map(|op| ("op".to_owned(), op.to_string()));
             let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
             let contributions = self.contributions.map(|of| ("leaves".to_owned(), format!("of {of}")));
-            axis.into_iter().chain(self.outline.lines()).chain(op).chain(contributions).chain(pack_limit).collect()
+            // The contract comes last: calls on slices do not describe it.
+            let contract = self.contract.map(Contract::line);
+            let arguments = axis.into_iter().chain(self.outline.lines()).chain(op).chain(contributions);
+            arguments.chain(pack_limit).chain(contract).collect()
         };
         let digest = self.own_op.map_or(self.digest, |op| mix(self.digest, op as u64));
         let digest = self.contributions.map_or(digest, |of| mix(digest, of as u64));

@@ -13,7 +13,7 @@
 use super::overlap_queue::{CALL, Flow, Passed};
 use crate::{
     CommunicationOptions, Error, ReplicaContext, Result,
-    error::{IntoReduceOp, op_of},
+    error::IntoReduceOp,
     replica::nest_call::check_leaves,
     value::nest::{Nest, Path},
 };
@@ -61,7 +61,7 @@ impl Buckets<'_> {
         self.replica.require(CALL)?;
         let mut leaves = Vec::new();
         value.take_leaves(&Path::default().join(self.replica.with_flow(|flow, _| flow.handed_over())), &mut leaves);
-        let checked = op_of(CALL, op).and_then(|op| check_leaves(CALL, op, &leaves));
+        let checked = self.replica.reduced_op(CALL, op).and_then(|op| check_leaves(CALL, op, &leaves));
         let op = checked.map_err(|error| {
             let error = error.of_replica(self.replica.replica_id_in_sync_group());
             self.replica.with_flow(|flow, held| flow.refuse(&error, held));
@@ -197,7 +197,7 @@ impl ReplicaContext<'_> {
             });
         }
         let thread = self.strategy().take_thread(options);
-        let flow = Flow::new(options, &self.held(), thread);
+        let flow = Flow::new(options, self.strategy().contract(), &self.held(), thread);
         *self.flow().borrow_mut() = Some(flow);
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });

@@ -10,10 +10,13 @@ use crate::{
     },
     execution::CommLease,
     replica::{nest_call::NestCall, verify::refuse_nan},
-    value::nest::{Leaf, Value},
+    value::{
+        contract::{Contract, by_rule},
+        nest::{Leaf, Value},
+    },
 };
 use consonance_kernels::group::Reason;
-use consonance_spec::{DType, Kind};
+use consonance_spec::{DType, Kind, static_shapes::REDUCED_SHAPE};
 use std::{
     mem,
     sync::{Arc, Mutex, PoisonError},
@@ -27,6 +30,7 @@ pub(crate) struct Flow {
     configuration: Configuration,
     /// Whether replicas look for NaN before each bucket.
     verifies: bool,
+    contract: Option<Contract>,
     /// The buckets that are not full, at most one per operation and dtype, in the order of their
     /// last additions.
     open: Vec<Bucket>,
@@ -66,7 +70,12 @@ enum Way {
 }
 
 impl Flow {
-    pub(super) fn new(options: CommunicationOptions, communicator: &Communicator, thread: Option<KeptThread>) -> Flow {
+    pub(super) fn new(
+        options: CommunicationOptions,
+        contract: Option<Contract>,
+        communicator: &Communicator,
+        thread: Option<KeptThread>,
+    ) -> Flow {
         let limit = match options.pack_limit() {
             // Packing saves steps, and a single replica has none to save.
             _ if communicator.size() == 1 => 1,
@@ -77,6 +86,7 @@ impl Flow {
             limit,
             configuration: options.configuration(),
             verifies: options.verifies(),
+            contract,
             open: Vec::new(),
             values: 0,
             leaves: Vec::new(),
@@ -124,8 +134,8 @@ impl Flow {
 
     /// Queues a bucket for its all-reduce, after earlier buckets.
     fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
-        let Flow { configuration, verifies, .. } = *self;
-        let task = Task { bucket, configuration, verifies, progress: self.progress.clone() };
+        let Flow { configuration, verifies, contract, .. } = *self;
+        let task = Task { bucket, configuration, verifies, contract, progress: self.progress.clone() };
         match &mut self.way {
             Way::Thread(thread, lent) => {
                 let lent = lent.get_or_insert_with(|| Arc::new(Mutex::new(held.give_up()))).clone();
@@ -255,12 +265,14 @@ pub(crate) struct Task {
     bucket: Bucket,
     configuration: Configuration,
     verifies: bool,
+    contract: Option<Contract>,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl Task {
     pub(crate) fn carry_out(self, communicator: &mut Communicator) {
-        let Task { bucket: Bucket { op, mut leaves, promises, .. }, configuration, verifies, progress } = self;
+        let Task { bucket, configuration, verifies, contract, progress } = self;
+        let Bucket { op, mut leaves, promises, .. } = bucket;
         let ended = progress.lock().expect(UNHARMED).ended.clone();
         let start = Instant::now();
         let mut found_nan = false;
@@ -271,8 +283,9 @@ impl Task {
                 found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
                 refused?;
             }
-            let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default());
-            call.all_reduce_leaves(op, &mut leaves, 0)
+            let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default(), contract);
+            let reduced = call.all_reduce_leaves(op, &mut leaves, 0);
+            if contract.is_none() { reduced } else { reduced.map_err(by_rule(REDUCED_SHAPE)) }
         };
         let result = ended.map_or_else(|| communicator.complete(reduce), Err);
         let mut progress = progress.lock().expect(UNHARMED);

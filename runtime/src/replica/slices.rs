@@ -28,7 +28,7 @@ impl ReplicaContext<'_> {
     pub fn all_reduce_slice<T: Element>(&self, op: impl IntoReduceOp, data: &mut [T]) -> Result<()> {
         let call = "ReplicaContext::all_reduce_slice";
         self.require(call)?;
-        let op = self.or_refuse(Kind::AllReduce, op_of(call, op))?;
+        let op = self.or_refuse(Kind::AllReduce, self.reduced_op(call, op))?;
         self.refuse_nan_in(call, Kind::AllReduce, (&*data).into())?;
         self.configured().call(Call::AllReduce { op, send: None, recv: data.into() })
     }

@@ -10,7 +10,7 @@ use crate::{
     replica::{MergeBoard, Running},
 };
 use consonance_kernels::group::Reason;
-use std::sync::Mutex;
+use std::{any::type_name_of_val, panic::Location, sync::Mutex};
 
 impl Strategy {
     /// Runs `replica_fn` on every replica at once and returns the result of every replica of this
@@ -39,16 +39,20 @@ impl Strategy {
     /// assert_eq!(strategy.local_results(&totals), [Tensor::from(3.0f32), Tensor::from(3.0f32)]);
     /// # Ok::<(), consonance::Error>(())
     /// ```
+    #[track_caller]
     pub fn run<R: Send>(&self, replica_fn: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync) -> Result<PerReplica<R>> {
         let arguments = PerReplica::new(vec![(); self.local_replicas().len()]);
-        self.run_as("Strategy::run", arguments, |replica, ()| replica_fn(replica))
+        let function = (type_name_of_val(&replica_fn), Location::caller());
+        self.run_as("Strategy::run", function, arguments, |replica, ()| replica_fn(replica))
     }
 
     /// Does [`run`](Strategy::run) with one argument for each replica of this process.
     ///
     /// # Errors
     /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if the numbers of arguments and
-    /// replicas differ. With several workers the run then fails on the others, too.
+    /// replicas differ. [`Error::Mismatch`] if the arguments break a rule of
+    /// [`StaticShapes`](crate::StaticShapes), which compares those of this process. With several
+    /// workers the run then fails on the others, too.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
@@ -58,23 +62,28 @@ impl Strategy {
     /// assert_eq!(sizes.values(), [3, 2]);
     /// # Ok::<(), consonance::Error>(())
     /// ```
+    #[track_caller]
     pub fn run_with<A: Send, R: Send>(
         &self,
         arguments: PerReplica<A>,
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
-        self.run_as("Strategy::run_with", arguments, replica_fn)
+        let function = (type_name_of_val(&replica_fn), Location::caller());
+        self.run_as("Strategy::run_with", function, arguments, replica_fn)
     }
 
     fn run_as<A: Send, R: Send>(
         &self,
         call: &'static str,
+        function: (&'static str, &'static Location<'static>),
         arguments: PerReplica<A>,
         replica_fn: impl Fn(&ReplicaContext<'_>, A) -> Result<R> + Sync,
     ) -> Result<PerReplica<R>> {
         let checked = context::require_cross_replica(call, self)
-            .and_then(|()| self.check_count(call, "arguments", arguments.values().len()));
+            .and_then(|()| self.check_count(call, "arguments", arguments.values().len()))
+            .and_then(|()| self.check_arguments(call, &arguments));
         self.or_fail(call, checked)?;
+        self.count_shapes(function, &arguments);
         let turn = self.turn(call)?;
         // Read the ids only after the turn began: before it another thread may renumber the
         // replicas.

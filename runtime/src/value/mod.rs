@@ -13,4 +13,5 @@ pub(crate) mod axis;
 pub mod nest;
 pub(crate) mod per_replica;
 pub(crate) mod grains;
+pub(crate) mod contract;
 mod to_device;

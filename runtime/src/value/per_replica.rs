@@ -1,6 +1,9 @@
 //! Values that exist once for each replica.
 
-use crate::{Device, Error, Result};
+use crate::{
+    Device, Error, Nest, Result,
+    value::nest::{self, NestSignature},
+};
 use std::{fmt, ops::Index, slice, vec};
 
 /// One value for each replica of this process, in replica order.
@@ -13,33 +16,73 @@ use std::{fmt, ops::Index, slice, vec};
 /// assert_eq!(ids.map(|id| id * 10)[1], 10);
 /// # Ok::<(), consonance::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PerReplica<T>(Vec<T>);
+#[derive(Clone)]
+pub struct PerReplica<T> {
+    values: Vec<T>,
+    /// The signature of each value, as far as it is known.
+    shapes: Option<Vec<NestSignature>>,
+}
 
 impl<T> PerReplica<T> {
     /// Wraps the values of this process's replicas, in replica order.
     pub fn new(values: Vec<T>) -> PerReplica<T> {
-        PerReplica(values)
+        PerReplica { values, shapes: None }
+    }
+
+    /// Notes the shapes of the values, so that [`run_with`](crate::Strategy::run_with) of a
+    /// strategy with [`StaticShapes`](crate::StaticShapes) can compare them. It takes values of
+    /// every type, so it sees no others than noted ones. Steps of such a strategy's data sets have
+    /// them, [`zip`](PerReplica::zip) keeps those of its parts, [`map`](PerReplica::map) none.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] from a [`Nest`] that does not take back the leaves that it gave.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, StaticShapes, Tensor};
+    /// let shapes = StaticShapes::new();
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).static_shapes(shapes).build()?;
+    /// let batches = PerReplica::new(vec![Tensor::from([0, 1]), Tensor::from([[2, 3]])]).with_shapes()?;
+    /// let error = strategy.run_with(batches, |_, batch| Ok(batch.count())).unwrap_err();
+    /// assert!(error.to_string().contains("mismatch in value of replica 1: expected i32[2], found i32[1, 2]"));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn with_shapes(self) -> Result<PerReplica<T>>
+    where
+        T: Nest,
+    {
+        let mut shapes = Vec::with_capacity(self.values.len());
+        let noted = self.values.into_iter().map(|mut value| {
+            let leaves = nest::take(&mut value);
+            shapes.push(NestSignature::of_static_shapes(&leaves));
+            nest::put(value, leaves).map_err(|error| error.of_call("PerReplica::with_shapes"))
+        });
+        let values = noted.collect::<Result<_>>()?;
+        Ok(PerReplica { values, shapes: Some(shapes) })
+    }
+
+    /// Returns the signatures of the values, if they are known.
+    pub(crate) fn shapes(&self) -> Option<&[NestSignature]> {
+        self.shapes.as_deref()
     }
 
     /// Returns the values in replica order.
     pub fn values(&self) -> &[T] {
-        &self.0
+        &self.values
     }
 
     /// Consumes this and returns the values in replica order.
     pub fn into_values(self) -> Vec<T> {
-        self.0
+        self.values
     }
 
     /// Iterates over the values in replica order.
     pub fn iter(&self) -> slice::Iter<'_, T> {
-        self.0.iter()
+        self.values.iter()
     }
 
     /// Applies `f` to each value.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> PerReplica<U> {
-        PerReplica(self.0.into_iter().map(f).collect())
+        PerReplica::new(self.values.into_iter().map(f).collect())
     }
 
     /// Pairs each value with that of the same replica: for a
@@ -57,11 +100,35 @@ impl<T> PerReplica<T> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn zip<U>(self, other: PerReplica<U>) -> Result<PerReplica<(T, U)>> {
-        let (own, others) = (self.0.len(), other.0.len());
+        let (own, others) = (self.values.len(), other.values.len());
         match own == others {
-            true => Ok(PerReplica(self.0.into_iter().zip(other.0).collect())),
+            true => {
+                let below =
+                    |key: usize| move |shapes: &Vec<NestSignature>| shapes.iter().map(|of| of.below(key)).collect();
+                let known: [Option<Vec<NestSignature>>; 2] =
+                    [self.shapes.as_ref().map(below(0)), other.shapes.as_ref().map(below(1))];
+                let shapes = known.into_iter().flatten().reduce(|first, second| {
+                    first.into_iter().zip(second).map(|(first, second)| first.beside(second)).collect()
+                });
+                Ok(PerReplica { values: self.values.into_iter().zip(other.values).collect(), shapes })
+            }
             false => Err(Error::invalid("PerReplica::zip", "other", format!("{own} values"), others.to_string())),
         }
+    }
+}
+
+/// Values are equal whether their shapes are noted or not.
+impl<T: PartialEq> PartialEq for PerReplica<T> {
+    fn eq(&self, other: &PerReplica<T>) -> bool {
+        self.values == other.values
+    }
+}
+
+impl<T: Eq> Eq for PerReplica<T> {}
+
+impl<T: fmt::Debug> fmt::Debug for PerReplica<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PerReplica").field(&self.values).finish()
     }
 }
 
@@ -71,14 +138,14 @@ impl<T> Index<usize> for PerReplica<T> {
     type Output = T;
 
     fn index(&self, replica: usize) -> &T {
-        &self.0[replica]
+        &self.values[replica]
     }
 }
 
 /// Collects the values of this process's replicas, in replica order.
 impl<T> FromIterator<T> for PerReplica<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
-        PerReplica(values.into_iter().collect())
+        PerReplica::new(values.into_iter().collect())
     }
 }
 
@@ -87,7 +154,7 @@ impl<T> IntoIterator for PerReplica<T> {
     type IntoIter = vec::IntoIter<T>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.values.into_iter()
     }
 }
 
@@ -186,7 +253,7 @@ impl<T> Merged for PerReplica<T> {
     type Value = T;
 
     fn split(self, _replicas: usize) -> Vec<T> {
-        self.0
+        self.values
     }
 }
 

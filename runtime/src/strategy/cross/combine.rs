@@ -6,9 +6,15 @@ use crate::{
     Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Strategy,
     comm::engine::AllRanks,
     replica::nest_call::NestCall,
-    value::nest::{self, Leaf, Value},
+    value::{
+        contract,
+        nest::{self, Leaf, Value},
+    },
 };
-use consonance_spec::Kind;
+use consonance_spec::{
+    Kind,
+    static_shapes::{GATHERED_SHAPE, REDUCED_SHAPE, Rule},
+};
 use std::{iter, sync::Mutex};
 
 impl Strategy {
@@ -29,7 +35,7 @@ impl Strategy {
             let id = communicator.rank();
             let prepared = leaves.iter().map(|leaf| prepare(call, op, leaf, axes, id)).collect();
             let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
-            let mut session = NestCall::new(kind, communicator, leaves, axes.clone());
+            let mut session = NestCall::new(kind, communicator, leaves, axes.clone(), self.contract());
             if none || leaves.is_empty() {
                 session.all_reduce_leaves(op, &mut prepared, limit)?;
                 return Ok(prepared);
@@ -44,27 +50,31 @@ impl Strategy {
             }
             Ok(prepared)
         };
-        self.combine(call, kind, value, at_once, on_engine).map_err(|error| hinted(error, hint))
+        let hint = if self.contract().is_some() { "" } else { hint };
+        self.combine(call, kind, REDUCED_SHAPE, value, at_once, on_engine).map_err(|error| hinted(error, hint))
     }
 
     /// Gathers over the replicas of all workers.
     pub(super) fn gather_leaves<N: Nest + Clone>(&self, kind: Kind, value: &PerReplica<N>, axis: Axis) -> Result<N> {
         let on_engine = |communicator: &mut Communicator, leaves: &mut Vec<Leaf>| {
-            let axes = leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect();
+            let checked = self.check_gathered(kind.name(), communicator.rank(), leaves);
+            let axes = checked.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect());
             let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
-            let mut session = NestCall::new(kind, communicator, leaves, Axes::from(axis));
+            let mut session = NestCall::new(kind, communicator, leaves, Axes::from(axis), self.contract());
             session.all_gather_leaves(leaves, &axes)?;
             Ok(std::mem::take(leaves))
         };
-        self.combine(kind.name(), kind, value, |all| all.gather(axis), on_engine)
+        self.combine(kind.name(), kind, GATHERED_SHAPE, value, |all| all.gather(axis), on_engine)
     }
 
     /// Combines the values on the engines of this process's replicas: at once if one thread can do
-    /// it for all, else each on a thread of its own.
+    /// it for all, else each on a thread of its own. With static shapes the values obey the rule
+    /// `shapes`.
     fn combine<N: Nest + Clone>(
         &self,
         call: &'static str,
         kind: Kind,
+        shapes: Rule,
         value: &PerReplica<N>,
         at_once: impl FnOnce(AllRanks<'_>) -> Result<Vec<Leaf>>,
         on_engine: impl Fn(&mut Communicator, &mut Vec<Leaf>) -> Result<Vec<Leaf>> + Sync,
@@ -75,6 +85,7 @@ impl Strategy {
         let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
         let values: Vec<Vec<Leaf>> = iter::once(nest::take(&mut rest)).chain(others).collect();
         let combined = if self.shares_memory() {
+            self.check_shapes(call, shapes, &values)?;
             at_once(AllRanks { call, values: &values, on_threads: &|threads, work| self.on_threads(threads, work) })?
         } else {
             let values: Vec<_> = values.into_iter().map(Mutex::new).collect();
@@ -82,11 +93,34 @@ impl Strategy {
                 let place = communicator.rank() - self.local_replicas().start;
                 let mut leaves = values[place].lock().expect("nobody panics holding leaves");
                 communicator.complete(|communicator| on_engine(communicator, &mut leaves))
-            })?;
+            });
+            let combined = match self.contract() {
+                None => combined?,
+                Some(_) => combined.map_err(contract::by_rule(shapes))?,
+            };
             // All replicas have the same result.
             combined.into_iter().next().expect("a process has replicas")
         };
         nest::put(rest, combined).map_err(|error| error.of_call(call))
+    }
+
+    /// Checks the values of all replicas by the rules of static shapes, if the strategy has them.
+    fn check_shapes(&self, call: &'static str, shapes: Rule, values: &[Vec<Leaf>]) -> Result<()> {
+        if self.contract().is_none() {
+            return Ok(());
+        }
+        if shapes == GATHERED_SHAPE {
+            values.iter().enumerate().try_for_each(|(id, leaves)| self.check_gathered(call, id, leaves))?;
+        }
+        contract::check_equal(call, shapes, 0, values)
+    }
+
+    /// Checks the leaves that replica `id` gives to a gather.
+    fn check_gathered(&self, call: &'static str, id: usize, leaves: &[Leaf]) -> Result<()> {
+        match self.contract() {
+            None => Ok(()),
+            Some(_) => contract::check_gathered(call, leaves).map_err(|error| error.of_replica(id)),
+        }
     }
 }
 

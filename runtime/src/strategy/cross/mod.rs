@@ -7,6 +7,7 @@ use crate::{
     error::{IntoReduceOp, op_of},
     execution::context,
     kind,
+    value::contract,
 };
 use consonance_spec::Kind;
 
@@ -52,7 +53,8 @@ impl Strategy {
     /// # Errors
     /// [`Error::UnknownReduceOp`]; [`Error::InvalidCall`] for an operation that is not defined on
     /// the dtype, an axis out of range, or another number of values than replicas;
-    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; [`Error::WrongContext`]
+    /// [`Error::Mismatch`] for shapes, dtypes or structures that differ; both also by the rules of
+    /// [`StaticShapes`](crate::StaticShapes); [`Error::WrongContext`]
     /// inside a replica: use [`ReplicaContext::all_reduce`](crate::ReplicaContext::all_reduce)
     /// there.
     ///
@@ -93,6 +95,7 @@ impl Strategy {
         hint: &str,
     ) -> Result<N> {
         let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
+        let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
         let op = self.or_refuse(kind, checked)?;
         self.reduce_leaves(call, kind, op, value, axes, hint)
     }

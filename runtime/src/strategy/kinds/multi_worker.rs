@@ -1,7 +1,7 @@
 //! Replicas in several processes, each with copies of every variable.
 
 use crate::{
-    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, Strategy,
+    ClusterResolver, CommunicationOptions, Communicator, Device, Error, Result, StaticShapes, Strategy,
     cluster::{
         Majority, Role,
         environment::{Launched, Ranks, launched},
@@ -121,6 +121,7 @@ impl MultiWorkerMirroredStrategy {
             options,
             common: Common { cluster, ..Common::default() },
             pin_threads: false,
+            static_shapes: None,
             make: None,
             #[cfg(target_os = "linux")]
             meeting: Box::new(Ok),
@@ -238,6 +239,7 @@ pub struct MultiWorkerBuilder {
     options: CommunicationOptions,
     common: Common,
     pin_threads: bool,
+    static_shapes: Option<StaticShapes>,
     make: Option<MakeEngines>,
     #[cfg(target_os = "linux")]
     meeting: Box<dyn FnOnce(ProcessGroupBuilder) -> Result<ProcessGroupBuilder>>,
@@ -301,18 +303,23 @@ impl MultiWorkerBuilder {
         self
     }
 
-    /// Sets the seed of [`ReplicaContext::seed`](crate::ReplicaContext::seed), the same on all
-    /// workers. By default 0.
+    /// Sets the [seed](crate::ReplicaContext::seed), the same on all workers. By default 0.
     pub fn seed(mut self, seed: u64) -> Self {
         self.common.seed = seed;
         self
     }
 
     /// Binds the thread of replica `i` to core `i`, modulo the cores that this process may use,
-    /// where `i` counts the replicas of all workers. By default the operating system places
-    /// threads.
+    /// where `i` counts the replicas of all workers. By default the system places threads.
     pub fn pin_threads(mut self, pin: bool) -> Self {
         self.pin_threads = pin;
+        self
+    }
+
+    /// Makes the strategy refuse what a TPU would refuse: see [`StaticShapes`]. A worker with
+    /// another option differs from the others in its first collective on tensors.
+    pub fn static_shapes(mut self, shapes: impl Into<Option<StaticShapes>>) -> Self {
+        self.static_shapes = shapes.into();
         self
     }
 
@@ -373,11 +380,7 @@ impl MultiWorkerBuilder {
         let role = Role::of(CALL, &*self.resolver)?;
         role.idle_servers().iter().for_each(|sentence| eprintln!("consonance: {CALL}: {sentence}"));
         // Wrong devices are refused before the other workers are met.
-        let devices = match &self.devices {
-            None => (0..self.replicas).map(Device::Cpu).collect(),
-            Some(Ok(devices)) => devices.clone(),
-            Some(Err(error)) => return Err(error.clone()),
-        };
+        let devices = self.devices.clone().unwrap_or_else(|| Ok((0..self.replicas).map(Device::Cpu).collect()))?;
         let engines = Engines { role, make: self.make.take() };
         if !engines.role.is_shared() {
             return self.build_with(devices.len(), None, engines);
@@ -471,10 +474,7 @@ impl MultiWorkerBuilder {
         workers: Option<Workers>,
         engines: Engines,
     ) -> Result<MultiWorkerMirroredStrategy> {
-        let devices = match self.devices {
-            None => (0..replicas).map(Device::Cpu).collect(),
-            Some(devices) => devices?,
-        };
+        let devices = self.devices.unwrap_or_else(|| Ok((0..replicas).map(Device::Cpu).collect()))?;
         if devices.len() != replicas {
             let expected = format!("{replicas} devices, one for each replica of this worker");
             return Err(Error::invalid(CALL, "devices", expected, format!("{} devices", devices.len())));
@@ -484,9 +484,8 @@ impl MultiWorkerBuilder {
             #[cfg(target_os = "linux")]
             processes: None,
         };
-        let builder = Builder::new(CALL, devices, wrap);
-        let builder = builder.options(self.options).pin_threads(self.pin_threads);
-        builder.cluster(self.resolver, self.common, workers, engines).build()
+        let builder = Builder::new(CALL, devices, wrap).options(self.options).pin_threads(self.pin_threads);
+        builder.static_shapes(self.static_shapes).cluster(self.resolver, self.common, workers, engines).build()
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 
 /// The properties of a nest that all replicas must agree on: for each leaf its path, whether it is
 /// sparse, its dtype and shape, and whether it lies in the memory of a device.
+#[derive(Clone)]
 pub(crate) struct NestSignature(Vec<(Path, Spec)>);
 
 /// The properties that replicas must agree on if dtypes and shapes may differ: for each leaf its
@@ -33,10 +34,12 @@ impl Structure {
     }
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Spec {
     /// The element type of the indices, if the leaf is sparse.
     indices: Option<DType>,
+    /// The number of indices, where it may not differ.
+    rows: Option<usize>,
     dtype: DType,
     /// `None` for a dimension that may differ or is not known.
     shape: Vec<Option<usize>>,
@@ -68,9 +71,46 @@ impl NestSignature {
                 Err(_) => shape.fill(None),
             }
             let (dtype, on_device) = (values.dtype(), values.space() != Space::Host);
-            (leaf.path.clone(), Spec { indices, dtype, shape, on_device })
+            (leaf.path.clone(), Spec { indices, rows: None, dtype, shape, on_device })
         });
         NestSignature(outline.collect())
+    }
+
+    /// Makes the signature of these leaves, of which no size may differ: also not the numbers of
+    /// sparse rows.
+    pub(crate) fn of_static_shapes(leaves: &[Leaf]) -> NestSignature {
+        let mut signature = NestSignature::new(leaves, &Axes::default());
+        for ((_, spec), leaf) in signature.0.iter_mut().zip(leaves) {
+            if let Value::Sparse(slices) = &leaf.value {
+                spec.rows = Some(slices.indices.count());
+            }
+        }
+        signature
+    }
+
+    /// Returns the one signature of values that differ in sizes along axis 0 only: with the largest
+    /// of those sizes. `None` if there are no values.
+    pub(crate) fn padded(values: &[NestSignature]) -> Option<NestSignature> {
+        let mut padded = values.first()?.clone();
+        for (place, (_, spec)) in padded.0.iter_mut().enumerate() {
+            let others = || values.iter().map(|value| &value.0[place].1);
+            spec.rows = others().filter_map(|other| other.rows).max();
+            if let Some(rows) = spec.shape.first_mut() {
+                *rows = others().filter_map(|other| other.shape[0]).max();
+            }
+        }
+        Some(padded)
+    }
+
+    /// Returns the same signature of values that are the part `key` of others.
+    pub(crate) fn below(&self, key: usize) -> NestSignature {
+        NestSignature(self.0.iter().map(|(path, spec)| (path.below(key), spec.clone())).collect())
+    }
+
+    /// Returns the signature of these leaves and those of `other`.
+    pub(crate) fn beside(mut self, other: NestSignature) -> NestSignature {
+        self.0.extend(other.0);
+        self
     }
 
     /// Returns 64 bits that differ if the signatures differ.
@@ -79,8 +119,9 @@ impl NestSignature {
             let indices = spec.indices.map_or(0, |indices| indices as u64 + 1);
             let kind =
                 spec.dtype as u64 | indices << 8 | (spec.shape.len() as u64) << 16 | u64::from(spec.on_device) << 63;
-            let dims = spec.shape.iter().map(|dim| dim.map_or(u64::MAX, |dim| dim as u64));
-            dims.fold(mix(mix(digest, path.digest()), kind), mix)
+            let sizes = spec.shape.iter().map(|dim| dim.map_or(u64::MAX, |dim| dim as u64));
+            let rows = spec.rows.map(|rows| rows as u64);
+            sizes.chain(rows).fold(mix(mix(digest, path.digest()), kind), mix)
         })
     }
 
@@ -92,20 +133,34 @@ impl NestSignature {
     /// Returns the first leaf in which `found` differs from this signature: its path, the expected
     /// and the found text.
     pub(crate) fn difference(&self, found: &NestSignature) -> Option<(String, String, String)> {
-        if self.0 == found.0 {
-            return None;
-        }
-        let (expected, found) = (self.lines(), found.lines());
-        let missing = || "nothing".to_owned();
-        (0..expected.len().max(found.len())).find_map(|index| match (expected.get(index), found.get(index)) {
-            (Some(expected), Some(found)) if expected == found => None,
-            (Some((path, expected)), Some((other, found))) if path == other => {
-                Some((path.clone(), expected.clone(), found.clone()))
-            }
-            (Some((path, expected)), _) => Some((path.clone(), expected.clone(), missing())),
-            (None, Some((path, found))) => Some((path.clone(), missing(), found.clone())),
-            (None, None) => None,
+        self.difference_by(found, |own, other| own == other)
+    }
+
+    /// Does [`difference`](NestSignature::difference) without the sizes along axis 0.
+    pub(crate) fn difference_beyond_rows(&self, found: &NestSignature) -> Option<(String, String, String)> {
+        self.difference_by(found, |(own_path, own), (path, other)| {
+            let kind = |spec: &Spec| (spec.indices, spec.dtype, spec.shape.len(), spec.on_device);
+            own_path == path && kind(own) == kind(other) && own.shape.iter().skip(1).eq(other.shape.iter().skip(1))
         })
+    }
+
+    fn difference_by(
+        &self,
+        found: &NestSignature,
+        same: impl Fn(&(Path, Spec), &(Path, Spec)) -> bool,
+    ) -> Option<(String, String, String)> {
+        let count = self.0.len().max(found.0.len());
+        let differs = |index: &usize| match (self.0.get(*index), found.0.get(*index)) {
+            (Some(own), Some(other)) => !same(own, other),
+            (_, None) | (None, _) => true,
+        };
+        let index = (0..count).find(differs)?;
+        let missing = || "nothing".to_owned();
+        match (self.lines().into_iter().nth(index), found.lines().into_iter().nth(index)) {
+            (Some((path, expected)), Some((other, found))) if path == other => Some((path, expected, found)),
+            (Some((path, expected)), _) => Some((path, expected, missing())),
+            (None, found) => found.map(|(path, found)| (path, missing(), found)),
+        }
     }
 }
 
@@ -115,7 +170,8 @@ impl fmt::Display for Spec {
         let dims: Vec<String> =
             self.shape.iter().map(|dim| dim.map_or_else(|| "?".to_owned(), |dim| dim.to_string())).collect();
         if let Some(indices) = self.indices {
-            write!(f, "IndexedSlices with indices of {indices}, of ")?;
+            let rows = self.rows.map_or_else(String::new, |rows| format!("{rows} "));
+            write!(f, "IndexedSlices with {rows}indices of {indices}, of ")?;
         }
         let place = if self.on_device { " on a device" } else { "" };
         write!(f, "{}[{}]{place}", self.dtype, dims.join(", "))
