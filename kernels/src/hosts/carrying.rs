@@ -1,7 +1,8 @@
 //! The work at the wire and the links: messages are delivered in order, and ends are reported.
 
 use super::{
-    shared::{Head, NUMBERS, News, Shared, sender},
+    senders::sender,
+    shared::{Head, NUMBERS, News, Shared},
     word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
 };
 use crate::wire;

@@ -34,6 +34,7 @@ mod near;
 mod network;
 mod preparing;
 mod reach;
+mod senders;
 mod shared;
 mod states;
 mod table;

@@ -1,6 +1,6 @@
 //! The letters between processes of one host, through memory that they share.
 
-use super::shared::sender;
+use super::senders::sender;
 use crate::{
     group::{Letters, Unreadable},
     wire::{Arrived, Head},

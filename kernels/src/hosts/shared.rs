@@ -1,8 +1,7 @@
 //! The wire and the links of a process, for all of its threads that use them.
 
-use super::{greeting::Greeting, neighbours::Neighbours, states::States, turns::Turns, word::WORD};
+use super::{neighbours::Neighbours, states::States, turns::Turns, word::WORD};
 use crate::{
-    digest::digest,
     sync::plain::{Ordering, fence},
     wire::{self, Wire, WireError},
 };
@@ -56,32 +55,13 @@ pub enum News {
     },
 }
 
-/// The bits of a sender in the first number of a message.
-const SENDER_BITS: u32 = 16;
-
-/// Returns the first numbers of messages to each process, and of those from it: the sender, and a
-/// digest of both greetings. A process that waits for others may get messages of a network that it
-/// never entered, by a process that has left it since.
-pub(super) fn senders(own: usize, greetings: &[Greeting]) -> Vec<[u64; 2]> {
-    let pair = |other: usize| {
-        let digest = digest(&format!("{:?} {:?}", greetings[own.min(other)], greetings[own.max(other)]));
-        [own, other].map(|sender| digest << SENDER_BITS | sender as u64)
-    };
-    (0..greetings.len()).map(pair).collect()
-}
-
-/// Returns the sender of a message by its first number, which may be any.
-pub(super) fn sender(number: u64) -> usize {
-    (number & ((1 << SENDER_BITS) - 1)) as usize
-}
-
 /// The values that the threads of this process share.
 pub(super) struct Shared {
     pub(super) wire: Wire,
     pub(super) near: Option<Neighbours>,
     pub(super) own: usize,
     pub(super) links: Vec<Option<TcpStream>>,
-    /// The numbers that messages with each process begin with: see [`senders`].
+    /// The numbers that messages with each process begin with: see [`senders`](super::senders::senders).
     pub(super) senders: Vec<[u64; 2]>,
     /// The number of messages that were sent to each process.
     pub(super) sent: Vec<Mutex<u64>>,

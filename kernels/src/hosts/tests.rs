@@ -1,6 +1,6 @@
 use super::{
     Greeting, HEAD, Host, Met, Near, Neighbours, Network, News, NotMet, Preparing, meet,
-    shared::{sender, senders},
+    senders::{sender, senders},
 };
 use crate::{
     bootstrap::{
