@@ -10,10 +10,10 @@ const TELLS: Duration = Duration::from_secs(10);
 
 /// Kill and stop processes while they make random calls, and compare every result with the spec.
 ///
-/// The processes are one group over shared memory; with `--hosts`, over the network that joins hosts
-/// that this machine plays. In each round all of them make the same few
-/// calls: any collective, also on subgroups, of any dtype, operation and size, blocking or
-/// asynchronous. In some rounds one process is killed (SIGKILL) and replaced, or stopped (SIGSTOP).
+/// The processes are one group over shared memory; with `--hosts`, over the network that joins
+/// hosts that this machine plays. In each round all of them make the same few calls: any
+/// collective, also on subgroups, of any dtype, operation and size, blocking or asynchronous. In
+/// some rounds one process is killed (SIGKILL) and replaced, or stopped (SIGSTOP).
 /// A stopped process goes on after a short time, or when the others have given it up. The ranks
 /// that are left must get an error that names the process, and the next group must work.
 ///

@@ -268,8 +268,8 @@ pub(crate) fn become_worker_of(mut arguments: impl Iterator<Item = OsString>) {
     process::exit(FAILED)
 }
 
-/// Lets this process end with its parent, the process with this id, or joins the played host of this
-/// name, which ends with its launcher.
+/// Lets this process end with its parent, the process with this id, or joins the played host of
+/// this name, which ends with its launcher.
 pub(crate) fn end_with(launcher: &str) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if hosts::join(launcher)? {

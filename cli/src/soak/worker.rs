@@ -41,7 +41,8 @@ const MEETS: Duration = Duration::from_secs(30);
 /// data in some hundred.
 const STAGING_BYTES: usize = 8 << 10;
 
-/// The port of the first process, if the processes are on several hosts. Those of the others follow.
+/// The port of the first process, if the processes are on several hosts. Those of the others
+/// follow.
 const FIRST_PORT: usize = 4000;
 
 /// The interval at which a process reports its round if it is not affected by a fault.

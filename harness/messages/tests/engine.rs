@@ -66,7 +66,8 @@ fn a_send_beside_a_call_of_nine_ranks_is_named() {
         1 => rank.send(&[1.0f32], 0),
         _ => rank.all_reduce(ReduceOp::Sum, &mut [1.0f32]),
     });
-    // The first of both ranks to compare the calls aborts the group, perhaps before the other one does.
+    // The first of both ranks to compare the calls aborts the group, perhaps before the other one
+    // does.
     let names = |rank: usize| matches!(errors[rank], Err(Error::Mismatch { replica, .. }) if replica == 1 - rank);
     assert!(names(0) || names(1), "{errors:?}");
     assert!(errors.iter().all(Result::is_err), "{errors:?}");

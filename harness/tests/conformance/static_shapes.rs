@@ -8,6 +8,7 @@ use crate::{
     decisions::NOT_JUDGED,
     judge_answer,
 };
+use consonance::Error;
 use consonance_spec::static_shapes::RULES;
 use std::env;
 
@@ -42,6 +43,8 @@ fn static_shapes_refuse_the_listed_vectors_and_no_others() {
 /// Returns the name of the rule that refused a case, if one did.
 fn rule(answer: &Answer) -> Option<&'static str> {
     let Err(Stop::Refused(error)) = answer else { return None };
-    let text = error.to_string();
+    let (Error::InvalidCall { expected: text, .. } | Error::Mismatch { found: text, .. }) = error.root() else {
+        return None;
+    };
     RULES.iter().map(|rule| rule.name).find(|name| text.contains(&format!("rule \"{name}\" of static shapes")))
 }

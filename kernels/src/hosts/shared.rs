@@ -61,7 +61,7 @@ pub(super) struct Shared {
     pub(super) near: Option<Neighbours>,
     pub(super) own: usize,
     pub(super) links: Vec<Option<TcpStream>>,
-    /// The numbers that messages with each process begin with: see [`senders`](super::senders::senders).
+    /// The numbers that messages with each process begin with: see `senders.rs`.
     pub(super) senders: Vec<[u64; 2]>,
     /// The number of messages that were sent to each process.
     pub(super) sent: Vec<Mutex<u64>>,

@@ -647,7 +647,7 @@ fn prepared<R: Send>(go_on: impl Fn(usize, Preparing) -> R + Sync) -> (Vec<R>, R
 }
 
 #[test]
-fn processes_left_enter_with_the_new_one_that_all_have_seen() {
+fn processes_left_enter_with_the_new_one_seen_by_all() {
     let (met, new) = prepared(|own, mut preparing| {
         match own {
             0 => preparing.enter(),
@@ -662,7 +662,7 @@ fn processes_left_enter_with_the_new_one_that_all_have_seen() {
 }
 
 #[test]
-fn a_process_left_does_not_enter_after_one_that_gives_up() {
+fn a_process_left_does_not_enter_after_another_has_given_up() {
     let (enters, new) = prepared(|own, mut preparing| own == 1 && preparing.others_enter());
     assert_eq!(enters, [false, false]);
     assert!(new.is_err(), "nobody enters with it");

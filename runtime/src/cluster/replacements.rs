@@ -1,5 +1,4 @@
-//! How processes of several hosts form their next generation, with others in the places of lost
-//! ones.
+//! Forms the next generation of processes of several hosts, with others in the places of lost ones.
 //!
 //! 1. Those that are left form their control group again and agree on numbers: see `links.rs`.
 //! 2. If some are lost, each prepares a meeting of all tasks, and looks for them. Again and again

@@ -87,8 +87,8 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Returns whether the rank makes no more calls: it has said so ([`Reason::Leave`]), or was lost
-    /// ([`Reason::Death`]).
+    /// Returns whether the rank makes no more calls: it has said so ([`Reason::Leave`]), or was
+    /// lost ([`Reason::Death`]).
     pub(super) fn is_of_left(&self) -> bool {
         matches!(self.reason, Reason::Leave | Reason::Death)
     }

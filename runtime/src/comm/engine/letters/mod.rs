@@ -128,9 +128,9 @@ impl Inbox {
     }
 
     /// Makes the engine of `own`, the rank of this inbox, in the group of this number, of these
-    /// ranks of the whole group, of which `formed` are those of the last group before. No two groups
-    /// of an inbox have the same number, and that of the whole one is 0. `None` if this rank is no
-    /// member.
+    /// ranks of the whole group, of which `formed` are those of the last group before. No two
+    /// groups of an inbox have the same number, and that of the whole one is 0. `None` if this rank
+    /// is no member.
     pub(crate) fn engine_in(
         self: Arc<Inbox>,
         own: usize,

@@ -224,7 +224,7 @@ fn a_majority_is_one_of_the_last_group_to_have_formed() {
 }
 
 #[test]
-fn a_rank_that_ends_without_a_word_was_lost() {
+fn a_rank_ending_without_a_word_was_lost() {
     for says_so in [false, true] {
         let inbox = Arc::new(Inbox::new(0, 2));
         let world = World::new(0, 2).expect("one of two");
