@@ -408,7 +408,8 @@ fn a_nest_against_a_slice_is_a_difference_of_values() {
         });
         let error = error.unwrap_err();
         let Error::Mismatch { replica: 1, argument, expected, found, .. } = error.root() else { panic!("{error}") };
-        assert_eq!((&**argument, &**expected, &**found), ("value", "f32[]", "nothing"));
+        assert_eq!((&**argument, &**expected), ("value", "f32[]"));
+        assert_eq!(found.split(';').next(), Some("nothing"), "{error}");
     }
 }
 

@@ -2,9 +2,9 @@
 //! collective must produce.
 //!
 //! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`traffic`], [`packing`],
-//! [`aggregation`], [`static_shapes`] and the constants in [`order`]) are for every crate. All other
-//! modules are the *meaning*. Only tests, the harness and the fuzz targets import the meaning: a
-//! runtime that called it would be compared with itself.
+//! [`aggregation`], [`static_shapes`] and the constants in [`order`]) are for every crate. All
+//! other modules are the *meaning*. Only tests, the harness and the fuzz targets import the
+//! meaning: a runtime that called it would be compared with itself.
 
 #![forbid(unsafe_code)]
 // The lints of the lists in clippy.toml. Tests are free.
