@@ -431,8 +431,9 @@ impl<'s> SoakRun<'s> {
     fn failure(&self, what: String) -> Failure {
         let (Plan { seed, processes, replicas, hosts, faults }, round) = (self.soak.plan, self.progress.round);
         let no_faults = if faults { "" } else { " --no-faults" };
+        let on_hosts = if hosts > 1 { format!(" --hosts {hosts}") } else { String::new() };
         let again = format!(
-            "--processes {processes} --replicas {replicas} --hosts {hosts} --seed {seed} --round {round}{no_faults} --seconds 60"
+            "--processes {processes} --replicas {replicas}{on_hosts} --seed {seed} --round {round}{no_faults} --seconds 60"
         );
         let mut groups = BTreeMap::new();
         for process in &self.processes {

@@ -143,7 +143,9 @@ fn killed_workers_of_two_hosts_are_replaced_and_the_bits_stay() {
     let (rounds, first) = (number("CONSONANCE_TEST_KILLS").unwrap_or(4), number("CONSONANCE_TEST_SEED").unwrap_or(1));
     let mut killed = 0;
     for seed in first..first + rounds {
-        let restarts = kills(seed).len().to_string();
+        // A new process that meets the others while one of them is killed fails, and another one is
+        // started.
+        let restarts = (2 * kills(seed).len() + 2).to_string();
         let mut command = Command::new(CONSONANCE);
         command.args(["run", "--hosts", "2", "-n", "2", "--max-restarts", &restarts, "--timeout", "60", "--"]);
         command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]);

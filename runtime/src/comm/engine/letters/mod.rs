@@ -258,6 +258,9 @@ impl Abort for Group {
     fn abort(&self, culprit: Option<usize>, turn: Option<u64>, reason: Reason) {
         let blamed = || *self.blamed.lock().unwrap_or_else(PoisonError::into_inner);
         let rank = culprit.or_else(blamed).filter(|&rank| rank < self.members.len()).unwrap_or(self.world.rank());
+        if reason == Reason::Deadline {
+            self.carrier.blame(self.members[rank], Blame::Missing);
+        }
         self.end(End { rank, member: self.members[rank], reason, turn });
     }
 
@@ -309,12 +312,13 @@ impl Messages {
                 Err(group.ended(call, group.left(from)))
             }
             News::Late => {
+                // Before the others end of this: the launcher looks when the first worker fails.
+                group.carrier.blame(group.members[from], Blame::Missing);
                 group.end(End { reason: Reason::Deadline, ..group.left(from) });
                 let silent = "it sent no message of this call";
                 let process = self.describe_silent(&[from]).pop().flatten();
                 let said = process.map_or(silent.to_owned(), |process| format!("{silent}; {process}"));
                 let missing = vec![(from, said)];
-                group.carrier.blame(group.members[from], Blame::Missing);
                 Err(Error::Timeout { call: call.to_owned(), waited: self.timeout, missing })
             }
         }
