@@ -312,7 +312,6 @@ impl Messages {
                 Err(group.ended(call, group.left(from)))
             }
             News::Late => {
-                // Before the others end of this: the launcher looks when the first worker fails.
                 group.carrier.blame(group.members[from], Blame::Missing);
                 group.end(End { reason: Reason::Deadline, ..group.left(from) });
                 let silent = "it sent no message of this call";
