@@ -99,17 +99,20 @@ impl<F: FnMut(News)> Carrying<F> {
         if leaving.pending != pending {
             (leaving.pending, leaving.since) = (pending, now);
         }
-        let Some(said) = leaving.said else {
-            let waited = now.duration_since(leaving.since);
-            if pending > 0 && waited < LAST_MESSAGES {
-                return Some(LAST_MESSAGES - waited);
+        let said = match leaving.said {
+            Some(said) => said,
+            None => {
+                let waited = now.duration_since(leaving.since);
+                if pending > 0 && waited < LAST_MESSAGES {
+                    return Some(LAST_MESSAGES - waited);
+                }
+                leaving.said = Some(now);
+                for process in 0..self.peers.len() {
+                    let sent = *self.shared.sent(process);
+                    self.shared.write(process, FAREWELL, sent);
+                }
+                now
             }
-            leaving.said = Some(now);
-            for process in 0..self.peers.len() {
-                let sent = *self.shared.sent(process);
-                self.shared.write(process, FAREWELL, sent);
-            }
-            return Some(LAST_WORDS);
         };
         let is_done =
             |(peer, link): (&Peer, &Option<TcpStream>)| link.is_none() || peer.has_answered || peer.closed.is_some();

@@ -453,6 +453,25 @@ fn nothing_is_sent_to_an_ended_neighbour() {
     assert!(matches!(networks[1].1.iter().nth(1), Some(News::Arrived { process: 0, head: [7, ..], .. })));
 }
 
+/// It waited for the last words of processes whose links had ended already.
+#[test]
+fn the_last_one_to_leave_waits_for_none() {
+    let waits = (0..3).map(|_| {
+        let mut networks = networks_near(3, HOSTS[2])?;
+        for process in [2, 1] {
+            drop(networks.pop());
+            assert!(matches!(networks[0].1.recv_timeout(LONG), Ok(News::Gone { process: gone, .. }) if gone == process));
+        }
+        // Until both links have ended, too.
+        thread::sleep(Duration::from_millis(50));
+        let begin = Instant::now();
+        drop(networks);
+        Some(begin.elapsed())
+    });
+    let Some(waits) = waits.collect::<Option<Vec<_>>>() else { return };
+    assert!(waits.iter().min() < Some(&Duration::from_secs(1)), "{waits:?}");
+}
+
 /// Neighbours have the descriptor that wakes a process, and may set it so that reading it waits.
 #[test]
 fn a_neighbour_cannot_let_another_one_wait() {
