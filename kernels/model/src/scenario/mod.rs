@@ -42,7 +42,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 
 /// Every scenario.
 pub const ALL: [Scenario; 57] = [
-    scenario("exchange", 3, exchange),
+    scenario("exchange", 2, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
     scenario("exchange of three", 1, exchange_of_three),
