@@ -460,7 +460,9 @@ fn the_last_one_to_leave_waits_for_none() {
         let mut networks = networks_near(3, HOSTS[2])?;
         for process in [2, 1] {
             drop(networks.pop());
-            assert!(matches!(networks[0].1.recv_timeout(LONG), Ok(News::Gone { process: gone, .. }) if gone == process));
+            assert!(
+                matches!(networks[0].1.recv_timeout(LONG), Ok(News::Gone { process: gone, .. }) if gone == process)
+            );
         }
         // Until both links have ended, too.
         thread::sleep(Duration::from_millis(50));
