@@ -58,6 +58,8 @@ pub(super) enum Told {
     /// A call of the round failed because the group ended. It began and ended at these times, in ns
     /// since 1970.
     Lost { round: u64, begin: u64, end: u64, text: String },
+    /// The process may not form a group again, since others that it does not hear may have one.
+    CutOff(String),
     /// A failure in this round; 0 is the current round.
     Wrong(u64, String),
     /// The process ends, and has contributed this many bytes.
@@ -112,7 +114,17 @@ impl Worker {
             if state.until_lost(group.communicators())? || state.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            group.reform(MEETS).map_err(|error| error.to_string())?;
+            match group.reform(MEETS) {
+                Ok(_) => {}
+                Err(error @ Error::Meeting { .. }) if self.plan.hosts > 1 => {
+                    tell(&Told::CutOff(error.to_string()));
+                    // Until the parent starts another process in its place.
+                    loop {
+                        thread::park();
+                    }
+                }
+                Err(error) => return Err(error.to_string()),
+            }
         }
     }
 
@@ -271,6 +283,7 @@ impl fmt::Display for Told {
             Told::Lost { round, begin, end, text } => {
                 write!(f, "lost {round} {begin} {end} {}", text.replace('\n', " "))
             }
+            Told::CutOff(text) => write!(f, "cut-off {}", text.replace('\n', " ")),
             Told::Wrong(round, text) => write!(f, "wrong {round} {}", text.replace('\n', " ")),
             Told::End(bytes) => write!(f, "end {bytes}"),
         }
@@ -294,6 +307,7 @@ impl FromStr for Told {
                 end: number(text()?)?,
                 text: text()?.to_owned(),
             },
+            "cut-off" if !rest.is_empty() => Told::CutOff(rest.to_owned()),
             "wrong" => Told::Wrong(number(text()?)?, text()?.to_owned()),
             "end" => Told::End(number(text()?)?),
             _ => return Err(()),
@@ -312,12 +326,13 @@ mod tests {
             Told::Formed,
             Told::Round(3, 4),
             Told::Lost { round: 3, begin: 4, end: 5, text: text.clone() },
+            Told::CutOff(text.clone()),
             Told::Wrong(6, text),
             Told::End(7),
         ] {
             assert_eq!(told.to_string().parse(), Ok(told));
         }
-        for line in ["", "formd", "round 3", "lost 3 4 5", "wrong x y", "end"] {
+        for line in ["", "formd", "round 3", "lost 3 4 5", "cut-off", "wrong x y", "end"] {
             assert_eq!(line.parse::<Told>(), Err(()), "{line}");
         }
     }
