@@ -378,8 +378,8 @@ impl<'s> SoakRun<'s> {
                 Ok(())
             }
             (Some(Ok(Told::CutOff(text))), Some(name)) => {
-                // The link of a process that had not read all of it ends by a reset when the process
-                // is killed, and that is no proof of its end. It is rare.
+                // If a process is killed that had not read all of its link, the link ends by a
+                // reset, and that is no proof of an end. It is rare.
                 self.progress.cut_offs += 1;
                 if self.progress.cut_offs > 1 + self.progress.kills / 10 {
                     return Err(self.failure(format!("{name}: {text}")));
