@@ -165,7 +165,7 @@ fn unlike_counts_in_unlike_memory() {
         let ragged = || Counts::Ragged((0..3).map(count).collect());
         let pairs = Counts::Pairs((0..3).map(|from| (0..3).map(|to| count(from + to) / 3).collect()).collect());
         for (kind, counts) in [(Kind::AllGather, ragged()), (Kind::Gather, ragged()), (Kind::AllToAll, pairs)] {
-            for seed in 0..2 {
+            for seed in 0..4 {
                 let (dtype, op, memory) = (DType::U8, ReduceOp::Max, Memory::Mixed(seed));
                 let counts = counts.clone();
                 let call = Collective { kind, dtype, op, counts, root: 1, in_place: false, memory, offset: 0, seed };
@@ -212,7 +212,7 @@ fn random_calls_pass_through_several_windows() {
 /// in several windows, too, unless they lie in shared memory.
 #[test]
 fn random_calls_of_long_data() {
-    for (group, seed) in GROUPS.iter().flat_map(|&group| (0..8u64).map(move |seed| (group, seed))) {
+    for (group, seed) in GROUPS.iter().flat_map(|&group| (0..16u64).map(move |seed| (group, seed))) {
         let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
         let mut script = Script::read_for(&mut Source::new(&bytes), 2 + seed as usize % 3);
         let most = 300_000 / shortness(group, script.size) as u64;

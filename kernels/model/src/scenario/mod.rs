@@ -42,7 +42,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 
 /// Every scenario.
 pub const ALL: [Scenario; 57] = [
-    scenario("exchange", 2, exchange),
+    scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
     scenario("exchange of three", 1, exchange_of_three),
@@ -63,8 +63,8 @@ pub const ALL: [Scenario; 57] = [
     scenario("splits of processes", 2, splits_of_processes),
     scenario("split of both, then of one", 2, split_of_both_then_of_one),
     scenario("windows", 2, windows),
-    scenario("windows of one rank", 1, windows_one_way),
-    scenario("windows in swapped places", 1, windows_in_traded_places),
+    scenario("windows of one rank", 2, windows_one_way),
+    scenario("windows in swapped places", 2, windows_in_traded_places),
     scenario("windows of different kinds", 2, windows_of_different_kinds),
     scenario("windows of unknown blocks", 1, windows_of_unknown_blocks),
     scenario("windows, divided", 1, windows_divided),
@@ -74,7 +74,7 @@ pub const ALL: [Scenario; 57] = [
     scenario("one way", 2, one_way),
     scenario("one way, between sums", 1, one_way_between_sums),
     scenario("one way, of three", 1, one_way_of_three),
-    scenario("one way, to one", 1, one_way_to_one),
+    scenario("one way, to one", 2, one_way_to_one),
     scenario("one way, mismatch", 2, one_way_with_a_mismatch),
     scenario("one way, mismatch and one leaves", 2, one_way_with_a_mismatch_and_a_leaver),
     scenario("one way, from nobody", 2, one_way_from_nobody),
