@@ -12,7 +12,6 @@
 
 pub mod dtype;
 pub mod op;
-#[cfg(feature = "serde")]
 mod names;
 pub mod world;
 pub mod partition;

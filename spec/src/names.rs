@@ -1,7 +1,7 @@
 //! Element types and operations in serde's formats: their names.
 
 use crate::{DType, ReduceOp};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_core::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
 macro_rules! by_name {
