@@ -371,6 +371,46 @@ fn workers_with_another_option_differ() {
 }
 
 #[test]
+fn workers_compare_their_arguments_in_collectives() {
+    // The shapes on the first worker and on the other one, with dynamic batches and without.
+    let accepted: [[&[usize]; 2]; 2] = [[&[1, 3], &[2, 3]], [&[2, 3], &[2, 3]]];
+    let refused: [[&[usize]; 2]; 2] = [[&[1, 3], &[1, 4]], [&[1, 3], &[2, 3]]];
+    for (dynamic, rule) in [(true, ARGUMENTS), (false, FIXED_ARGUMENTS)] {
+        let shapes = |_| Some(StaticShapes::new().dynamic_batch(dynamic));
+        on_each_kind(Kinds::All, shapes, |name, strategy| {
+            if strategy.local_replicas().len() == REPLICAS {
+                return;
+            }
+            let worker = usize::from(strategy.local_replicas().contains(&CULPRIT));
+            let arguments = |shapes: [&[usize]; 2]| {
+                strategy.distribute_values_from_function(|_| Tensor::zeros(DType::I8, shapes[worker])).unwrap()
+            };
+            let calls: [fn(&ReplicaContext<'_>) -> Result<()>; 2] = [
+                |replica| replica.all_gather(Tensor::from([0.5f32]), 0).map(drop),
+                |replica| replica.overlap(|buckets| buckets.all_reduce("sum", 1.5f32)?.wait()).map(drop),
+            ];
+            // The replicas of the other worker are more.
+            for call in calls {
+                let run = |arguments| {
+                    let all = strategy.run_with(arguments, |replica, _: Tensor| Ok(call(replica)))?;
+                    all.into_values().into_iter().collect::<Result<()>>()
+                };
+                let noted = |shapes| arguments(shapes).with_shapes().unwrap();
+                run(noted(accepted[usize::from(!dynamic)])).unwrap();
+                let error = run(noted(refused[usize::from(!dynamic)])).unwrap_err();
+                assert_eq!(named(&error), Some(rule.name), "{name}: {error}");
+                let Error::Mismatch { replica: 0, argument, .. } = error.root() else { panic!("{name}: {error}") };
+                assert_eq!(argument, "value of the arguments", "{name}");
+                let of_one = arguments(accepted[1]);
+                let error = run(if worker == 0 { of_one.with_shapes().unwrap() } else { of_one }).unwrap_err();
+                let Error::Mismatch { replica: 0, argument, .. } = error.root() else { panic!("{name}: {error}") };
+                assert_eq!(argument, "value of the arguments", "{name}");
+            }
+        });
+    }
+}
+
+#[test]
 fn each_new_set_of_shapes_is_a_compilation() -> Result<()> {
     let strategy = OneDeviceStrategy::builder("cpu:0").static_shapes(StaticShapes::new()).build()?;
     let run = |rows: usize| {

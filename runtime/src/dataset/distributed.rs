@@ -321,8 +321,9 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             (None, None) => EMPTY,
         };
         let contract = strategy.contract();
-        let digest = contract.map_or(code_of(kind).into(), |contract| contract.sign(code_of(kind).into()));
-        let describe = || contract.map(Contract::line).into_iter().collect();
+        let digest = u64::from(code_of(kind));
+        let digest = contract.as_ref().map_or(digest, |contract| contract.sign(digest));
+        let describe = || contract.as_ref().map(Contract::lines).unwrap_or_default();
         let tell = |communicator: &mut Communicator| {
             let agreement = Agreement { call: Some(kind), digest, describe: &describe };
             let (own, mut all) = ([state], vec![ENDED; communicator.size()]);
@@ -338,7 +339,7 @@ impl<E: Nest + Clone + Send + 'static> CommonEnd<E> {
             let source = Box::new(Error::invalid(kind.name(), "dataset", expected, "none"));
             return Err(Error::Replica { replica, source });
         }
-        let is_fixed = contract.is_some_and(|contract| !contract.dynamic_batch);
+        let is_fixed = contract.as_ref().is_some_and(|contract| !contract.dynamic_batch);
         if let Some(replica) = told.iter().position(|&state| state == ENDED).filter(|_| is_fixed) {
             let error = not_full(kind.name(), "dataset".to_owned(), "an end before those of others".to_owned());
             return Err(error.of_replica(replica));

@@ -15,9 +15,9 @@ use std::{
 /// refuses calls that break [its rules](crate::guide::strategies#static-shapes). No value changes.
 ///
 /// Tensors of collectives are compared on all workers. Arguments of
-/// [`run_with`](Strategy::run_with), and full batches of data sets, are compared within each
-/// process only. Operations of `reduce_scatter`, and of slices other than `all_reduce_slice`, are
-/// not checked.
+/// [`run_with`](Strategy::run_with) are compared within each process before the function runs, and
+/// on all workers in its collectives. Operations of `reduce_scatter`, and of slices other than
+/// `all_reduce_slice`, are not checked.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, StaticShapes, Tensor};
@@ -60,7 +60,7 @@ pub struct Compilations {
 impl StaticShapes {
     /// Makes the option: batches are dynamic.
     pub fn new() -> StaticShapes {
-        StaticShapes { contract: Contract { dynamic_batch: true }, functions: Mutex::default() }
+        StaticShapes { contract: Contract::new(true), functions: Mutex::default() }
     }
 
     /// Sets whether the batches of replicas may differ in their numbers of rows. If not, arguments
@@ -147,7 +147,7 @@ impl Strategy {
 
     /// Returns the contract of static shapes, if the strategy obeys it.
     pub(crate) fn contract(&self) -> Option<Contract> {
-        self.static_shapes().map(|shapes| shapes.contract)
+        self.static_shapes().map(|shapes| shapes.contract.clone())
     }
 
     /// Compares the noted shapes of a run's arguments, if the strategy has the option.

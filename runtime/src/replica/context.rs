@@ -10,7 +10,10 @@ use crate::{
         nest_call::{NestCall, check_leaves},
         overlap_queue::Flow,
     },
-    value::nest::{self, Leaf, Nest, Value},
+    value::{
+        contract::Contract,
+        nest::{self, Leaf, Nest, Value},
+    },
 };
 use consonance_kernels::sync::one_thread::OneThread;
 use consonance_spec::{
@@ -49,6 +52,8 @@ use std::{
 /// ```
 pub struct ReplicaContext<'r> {
     pub(super) strategy: Strategy,
+    /// The contract of static shapes, with the shapes of the run's arguments.
+    contract: Option<Contract>,
     id: usize,
     state: OneThread<State>,
     pub(super) board: MergeBoard,
@@ -66,12 +71,13 @@ struct State {
 impl ReplicaContext<'_> {
     pub(crate) fn new(
         strategy: Strategy,
+        contract: Option<Contract>,
         id: usize,
         communicator: CommLease,
         board: MergeBoard,
     ) -> ReplicaContext<'static> {
         let state = State { communicator: RefCell::new(communicator), flow: RefCell::default() };
-        ReplicaContext { strategy, id, state: OneThread::new(state), board, function: PhantomData }
+        ReplicaContext { strategy, contract, id, state: OneThread::new(state), board, function: PhantomData }
     }
 
     /// Returns its communicator, if that was made for runs of this process only.
@@ -414,6 +420,11 @@ impl ReplicaContext<'_> {
         })
     }
 
+    /// Returns the contract of static shapes, if calls obey it.
+    pub(super) fn contract(&self) -> Option<&Contract> {
+        self.contract.as_ref()
+    }
+
     pub(crate) fn session(
         &self,
         kind: Kind,
@@ -424,7 +435,7 @@ impl ReplicaContext<'_> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
         let ragged = ragged.map_or_else(Axes::default, Axes::from);
-        NestCall::new(kind, communicator, leaves, ragged, self.strategy.contract())
+        NestCall::new(kind, communicator, leaves, ragged, self.contract.clone())
     }
 }
 

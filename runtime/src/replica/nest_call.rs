@@ -54,12 +54,12 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         ragged: Axes,
         contract: Option<Contract>,
     ) -> NestCall<C> {
-        let outline = match contract {
+        let outline = match &contract {
             None => NestSignature::new(leaves, &ragged),
             Some(_) => NestSignature::of_static_shapes(leaves),
         };
         let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
-        let digest = contract.map_or(digest, |contract| contract.sign(digest));
+        let digest = contract.as_ref().map_or(digest, |contract| contract.sign(digest));
         NestCall {
             kind,
             communicator,
@@ -116,7 +116,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             let pack_limit = self.pack_limit.map(|bytes| ("bytes_per_pack".to_owned(), bytes.to_string()));
             let contributions = self.contributions.map(|of| ("leaves".to_owned(), format!("of {of}")));
             // The contract comes last: calls on slices do not describe it.
-            let contract = self.contract.map(Contract::line);
+            let contract = self.contract.as_ref().map(Contract::lines).unwrap_or_default();
             let arguments = axis.into_iter().chain(self.outline.lines()).chain(op).chain(contributions);
             arguments.chain(pack_limit).chain(contract).collect()
         };

@@ -197,7 +197,7 @@ impl ReplicaContext<'_> {
             });
         }
         let thread = self.strategy().take_thread(options);
-        let flow = Flow::new(options, self.strategy().contract(), &self.held(), thread);
+        let flow = Flow::new(options, self.contract().cloned(), &self.held(), thread);
         *self.flow().borrow_mut() = Some(flow);
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });

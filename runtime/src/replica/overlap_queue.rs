@@ -11,7 +11,7 @@ use crate::{
     execution::CommLease,
     replica::{nest_call::NestCall, verify::refuse_nan},
     value::{
-        contract::{Contract, by_rule},
+        contract::Contract,
         nest::{Leaf, Value},
     },
 };
@@ -134,8 +134,9 @@ impl Flow {
 
     /// Queues a bucket for its all-reduce, after earlier buckets.
     fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
-        let Flow { configuration, verifies, contract, .. } = *self;
-        let task = Task { bucket, configuration, verifies, contract, progress: self.progress.clone() };
+        let Flow { configuration, verifies, .. } = *self;
+        let (contract, progress) = (self.contract.clone(), self.progress.clone());
+        let task = Task { bucket, configuration, verifies, contract, progress };
         match &mut self.way {
             Way::Thread(thread, lent) => {
                 let lent = lent.get_or_insert_with(|| Arc::new(Mutex::new(held.give_up()))).clone();
@@ -283,9 +284,12 @@ impl Task {
                 found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
                 refused?;
             }
-            let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default(), contract);
+            let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default(), contract.clone());
             let reduced = call.all_reduce_leaves(op, &mut leaves, 0);
-            if contract.is_none() { reduced } else { reduced.map_err(by_rule(REDUCED_SHAPE)) }
+            match &contract {
+                None => reduced,
+                Some(contract) => reduced.map_err(|error| contract.by_rule(REDUCED_SHAPE, error)),
+            }
         };
         let result = ended.map_or_else(|| communicator.complete(reduce), Err);
         let mut progress = progress.lock().expect(UNHARMED);

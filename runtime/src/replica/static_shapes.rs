@@ -12,7 +12,7 @@ impl ReplicaContext<'_> {
     /// Returns the operation of a reduction of all replicas.
     pub(super) fn reduced_op(&self, call: &'static str, op: impl IntoReduceOp) -> Result<ReduceOp> {
         let op = op_of(call, op)?;
-        match self.strategy().contract() {
+        match self.contract() {
             None => Ok(op),
             Some(_) => contract::check_op(call, op),
         }
@@ -20,14 +20,14 @@ impl ReplicaContext<'_> {
 
     /// Checks the leaves of a gather.
     pub(super) fn check_gathered(&self, call: &'static str, leaves: &[Leaf]) -> Result<()> {
-        self.strategy().contract().map_or(Ok(()), |_| contract::check_gathered(call, leaves))
+        self.contract().map_or(Ok(()), |_| contract::check_gathered(call, leaves))
     }
 
     /// Adds the rule to the error of replicas whose values differ in shape.
     pub(super) fn by_rule<T>(&self, rule: Rule, result: Result<T>) -> Result<T> {
-        match self.strategy().contract() {
+        match self.contract() {
             None => result,
-            Some(_) => result.map_err(contract::by_rule(rule)),
+            Some(contract) => result.map_err(|error| contract.by_rule(rule, error)),
         }
     }
 }

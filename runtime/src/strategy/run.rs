@@ -50,9 +50,9 @@ impl Strategy {
     ///
     /// # Errors
     /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if the numbers of arguments and
-    /// replicas differ. [`Error::Mismatch`] if the arguments break a rule of
-    /// [`StaticShapes`](crate::StaticShapes), which compares those of this process. With several
-    /// workers the run then fails on the others, too.
+    /// replicas differ. [`Error::Mismatch`] if the arguments of this process break a rule of
+    /// [`StaticShapes`](crate::StaticShapes). With several workers the run then fails on the others,
+    /// too. Those of other workers are compared in the collectives of `replica_fn`.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
@@ -84,6 +84,7 @@ impl Strategy {
             .and_then(|()| self.check_arguments(call, &arguments));
         self.or_fail(call, checked)?;
         self.count_shapes(function, &arguments);
+        let contract = self.contract().map(|contract| contract.within_run(arguments.shapes()));
         let turn = self.turn(call)?;
         // Read the ids only after the turn began: before it another thread may renumber the
         // replicas.
@@ -105,7 +106,8 @@ impl Strategy {
         let replica = |place: usize| {
             let Task::Given(communicator, argument) = replace(&tasks[place], Task::Running) else { return };
             let (id, aborter) = (replicas.start + place, communicator.abort_handle());
-            let running = Running::new(ReplicaContext::new(self.clone(), id, communicator, board.clone()));
+            let running =
+                Running::new(ReplicaContext::new(self.clone(), contract.clone(), id, communicator, board.clone()));
             let span = Span::of_run(id, self.num_replicas_in_sync());
             let traced = RunSpan::begin(id, self.num_replicas_in_sync());
             let body = || {

@@ -7,41 +7,87 @@ use consonance_kernels::digest::mix;
 use consonance_spec::static_shapes::{
     ARGUMENTS, DATA_LEAF, FIXED_ARGUMENTS, FULL_BATCHES, GATHERED_LEAF, REDUCED_OP, Rule,
 };
+use std::{iter, sync::Arc};
 
 /// The settings of static shapes that a strategy's calls obey.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Contract {
     /// Whether batches of replicas may differ in their numbers of rows.
     pub(crate) dynamic_batch: bool,
+    /// The shapes of the arguments of the run that calls are made in, if they are noted. Sizes that
+    /// may differ are left open.
+    arguments: Option<Arc<Arguments>>,
 }
 
+#[derive(Debug)]
+struct Arguments {
+    shapes: NestSignature,
+    digest: u64,
+}
+
+/// The end of the names of arguments, in the errors of workers that differ in them.
+const OF_ARGUMENTS: &str = " of the arguments";
+
 impl Contract {
+    pub(crate) fn new(dynamic_batch: bool) -> Contract {
+        Contract { dynamic_batch, arguments: None }
+    }
+
+    /// Returns the contract of the calls in a run whose arguments have these signatures, which this
+    /// process has [compared](Contract::check_arguments). Workers compare them in the calls.
+    pub(crate) fn within_run(self, shapes: Option<&[NestSignature]>) -> Contract {
+        let arguments = shapes.and_then(<[_]>::first).map(|first| {
+            let shapes = if self.dynamic_batch { first.beyond_rows() } else { first.clone() };
+            Arc::new(Arguments { digest: shapes.digest(), shapes })
+        });
+        Contract { arguments, ..self }
+    }
+
     /// Mixes the contract into the digest of a call, so that workers with another one, or none,
     /// disagree.
-    pub(crate) fn sign(self, digest: u64) -> u64 {
-        mix(digest, 1 + u64::from(self.dynamic_batch))
+    pub(crate) fn sign(&self, digest: u64) -> u64 {
+        let digest = mix(digest, 1 + u64::from(self.dynamic_batch));
+        self.arguments.as_ref().map_or(digest, |arguments| mix(digest, arguments.digest))
     }
 
     /// Describes the contract, for errors of workers that differ in it.
-    pub(crate) fn line(self) -> (String, String) {
-        ("static_shapes".to_owned(), format!("dynamic_batch({})", self.dynamic_batch))
+    pub(crate) fn lines(&self) -> Vec<(String, String)> {
+        let own = ("static_shapes".to_owned(), format!("dynamic_batch({})", self.dynamic_batch));
+        let arguments = self.arguments.iter().flat_map(|arguments| arguments.shapes.lines());
+        iter::once(own).chain(arguments.map(|(path, spec)| (path + OF_ARGUMENTS, spec))).collect()
     }
 
     /// Compares the arguments of a run: their signatures, the first of replica `first`.
-    pub(crate) fn check_arguments(self, call: &'static str, first: usize, shapes: &[NestSignature]) -> Result<()> {
-        let (rule, difference): (_, fn(&NestSignature, &NestSignature) -> _) = match self.dynamic_batch {
-            true => (ARGUMENTS, NestSignature::difference_beyond_rows),
-            false => (FIXED_ARGUMENTS, NestSignature::difference),
+    pub(crate) fn check_arguments(&self, call: &'static str, first: usize, shapes: &[NestSignature]) -> Result<()> {
+        let difference = match self.dynamic_batch {
+            true => NestSignature::difference_beyond_rows,
+            false => NestSignature::difference,
         };
         let Some(expected) = shapes.first() else { return Ok(()) };
         let compared = compare(call, first, shapes.iter().map(|found| difference(expected, found)));
-        compared.map_err(|error| advised(error, rule))
+        compared.map_err(|error| advised(error, self.rule_of_arguments()))
+    }
+
+    fn rule_of_arguments(&self) -> Rule {
+        if self.dynamic_batch { ARGUMENTS } else { FIXED_ARGUMENTS }
+    }
+
+    /// Adds the rule to the error of replicas whose values differ in shape: that of arguments if it
+    /// is these that differ.
+    pub(crate) fn by_rule(&self, rule: Rule, error: Error) -> Error {
+        match &error {
+            Error::Mismatch { argument, .. } if argument.ends_with(OF_ARGUMENTS) => {
+                advised(error, self.rule_of_arguments())
+            }
+            Error::Mismatch { argument, .. } if argument.starts_with("value") => advised(error, rule),
+            _ => error,
+        }
     }
 
     /// Checks a step of a data set: its values, the first of replica `first`. Without dynamic
     /// batches all have the signature `full`, that of the first value that the data set gave.
     pub(crate) fn check_step(
-        self,
+        &self,
         call: &'static str,
         first: usize,
         values: &[Vec<Leaf>],
@@ -91,15 +137,7 @@ pub(crate) fn check_equal(call: &'static str, rule: Rule, first: usize, values: 
     let Some((own, others)) = values.split_first() else { return Ok(()) };
     let expected = NestSignature::of_static_shapes(own);
     let differences = others.iter().map(|leaves| expected.difference(&NestSignature::of_static_shapes(leaves)));
-    compare(call, first + 1, differences).map_err(by_rule(rule))
-}
-
-/// Adds the rule of shapes to the error of replicas whose values differ.
-pub(crate) fn by_rule(rule: Rule) -> impl Fn(Error) -> Error {
-    move |error| match &error {
-        Error::Mismatch { argument, .. } if argument.starts_with("value") => advised(error, rule),
-        _ => error,
-    }
+    compare(call, first + 1, differences).map_err(|error| advised(error, rule))
 }
 
 /// Adds a rule, as advice, to a mismatch.

@@ -96,7 +96,7 @@ impl Strategy {
             });
             let combined = match self.contract() {
                 None => combined?,
-                Some(_) => combined.map_err(contract::by_rule(shapes))?,
+                Some(contract) => combined.map_err(|error| contract.by_rule(shapes, error))?,
             };
             // All replicas have the same result.
             combined.into_iter().next().expect("a process has replicas")

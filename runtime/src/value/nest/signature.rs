@@ -8,7 +8,7 @@ use std::fmt;
 
 /// The properties of a nest that all replicas must agree on: for each leaf its path, whether it is
 /// sparse, its dtype and shape, and whether it lies in the memory of a device.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct NestSignature(Vec<(Path, Spec)>);
 
 /// The properties that replicas must agree on if dtypes and shapes may differ: for each leaf its
@@ -34,7 +34,7 @@ impl Structure {
     }
 }
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Spec {
     /// The element type of the indices, if the leaf is sparse.
     indices: Option<DType>,
@@ -100,6 +100,16 @@ impl NestSignature {
             }
         }
         Some(padded)
+    }
+
+    /// Returns the same signature with the sizes along axis 0 left open.
+    pub(crate) fn beyond_rows(&self) -> NestSignature {
+        let mut open = self.clone();
+        for (_, spec) in &mut open.0 {
+            spec.rows = None;
+            spec.shape.iter_mut().take(1).for_each(|rows| *rows = None);
+        }
+        open
     }
 
     /// Returns the same signature of values that are the part `key` of others.
