@@ -51,8 +51,8 @@ impl Strategy {
     /// # Errors
     /// As [`run`](Strategy::run), and [`Error::InvalidCall`] if the numbers of arguments and
     /// replicas differ. [`Error::Mismatch`] if the arguments of this process break a rule of
-    /// [`StaticShapes`](crate::StaticShapes). With several workers the run then fails on the others,
-    /// too. Those of other workers are compared in the collectives of `replica_fn`.
+    /// [`StaticShapes`](crate::StaticShapes). With several workers the run then fails on the
+    /// others, too. Those of other workers are compared in the collectives of `replica_fn`.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};
