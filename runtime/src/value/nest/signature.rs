@@ -104,12 +104,7 @@ impl NestSignature {
 
     /// Returns the same signature with the sizes along axis 0 left open.
     pub(crate) fn beyond_rows(&self) -> NestSignature {
-        let mut open = self.clone();
-        for (_, spec) in &mut open.0 {
-            spec.rows = None;
-            spec.shape.iter_mut().take(1).for_each(|rows| *rows = None);
-        }
-        open
+        NestSignature(self.0.iter().map(|(path, spec)| (path.clone(), spec.beyond_rows())).collect())
     }
 
     /// Returns the same signature of values that are the part `key` of others.
@@ -149,8 +144,7 @@ impl NestSignature {
     /// Does [`difference`](NestSignature::difference) without the sizes along axis 0.
     pub(crate) fn difference_beyond_rows(&self, found: &NestSignature) -> Option<(String, String, String)> {
         self.difference_by(found, |(own_path, own), (path, other)| {
-            let kind = |spec: &Spec| (spec.indices, spec.dtype, spec.shape.len(), spec.on_device);
-            own_path == path && kind(own) == kind(other) && own.shape.iter().skip(1).eq(other.shape.iter().skip(1))
+            own_path == path && own.beyond_rows() == other.beyond_rows()
         })
     }
 
@@ -175,6 +169,15 @@ impl NestSignature {
 }
 
 /// `f32[2, ?]`
+impl Spec {
+    /// Returns the same properties with the size along axis 0 left open.
+    fn beyond_rows(&self) -> Spec {
+        let mut open = Spec { rows: None, ..self.clone() };
+        open.shape.iter_mut().take(1).for_each(|rows| *rows = None);
+        open
+    }
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> =
