@@ -266,6 +266,18 @@ impl Error {
         self
     }
 
+    /// Replaces the number of a contribution by that of its owner.
+    pub(crate) fn of_contribution(mut self, owner: impl Fn(usize) -> usize) -> Error {
+        match &mut self {
+            Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } => {
+                *replica = replica.map(owner);
+            }
+            Error::Mismatch { replica, .. } => *replica = owner(*replica),
+            _ => {}
+        }
+        self
+    }
+
     /// Replaces the call of an error of an argument.
     pub(crate) fn of_call_named(mut self, name: &'static str) -> Error {
         if let Error::InvalidCall { call, .. } = &mut self {

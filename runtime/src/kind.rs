@@ -43,6 +43,8 @@ kinds! {
     STRATEGY_REDUCE = "Strategy::reduce",
     /// Combines a value of each replica for all workers, with destinations.
     STRATEGY_REDUCE_TO = "Strategy::reduce_to",
+    /// Combines a value of each grain for all workers.
+    STRATEGY_REDUCE_GRAINS = "Strategy::reduce_grains",
     /// Concatenates a value of each replica for all workers.
     STRATEGY_GATHER = "Strategy::gather",
     /// Creates a variable on all workers, with the chief's initial value.

@@ -4,14 +4,15 @@
 mod fields;
 
 use consonance::{
-    CommunicationOptions, Communicator, DType, Dataset, Device, Error, IndexedSlices, MirroredStrategy,
+    CommunicationOptions, Communicator, DType, Dataset, Device, Error, Grains, IndexedSlices, MirroredStrategy,
     MultiWorkerMirroredStrategy, Nest, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy,
     Tensor, TfConfigClusterResolver, bf16,
     dataset::{self, AutoShardPolicy, Deal, InputOptions},
     f16,
-    training::Gradients,
+    training::{Gradients, Mean},
 };
 use consonance_kernels::digest::mix;
+use consonance_spec::partition;
 use fields::{found, mismatch, own, refusal};
 use std::{
     process,
@@ -55,19 +56,19 @@ enum Way {
     Segment,
 }
 
-/// Runs `work` on strategies of so many grains, one for each worker, whose replicas are `sizes`.
-/// Returns the results of all replicas in order.
-fn on<R: Send>(
+/// Calls `work` with strategies of so many grains, one for each worker, whose replicas are `sizes`.
+/// Returns the results of all workers in order.
+fn on_workers<R: Send>(
     way: Way,
     sizes: &[usize],
     grains: usize,
     options: CommunicationOptions,
-    work: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
+    work: impl Fn(&Strategy) -> R + Sync,
 ) -> Vec<R> {
     let replicas = sizes.iter().sum();
     if let Way::Threads = way {
         let builder = MirroredStrategy::builder(devices(replicas)).grains(grains).options(options);
-        return builder.build().expect("a strategy").run(work).expect("results").into_values();
+        return vec![work(&builder.build().expect("a strategy"))];
     }
     static GROUPS: AtomicU16 = AtomicU16::new(1);
     let (group, work) = (GROUPS.fetch_add(1, Ordering::Relaxed), &work);
@@ -84,12 +85,25 @@ fn on<R: Send>(
                         Way::Segment => builder.replicas(count).build(),
                         _ => builder.build_on(own),
                     };
-                    strategy.expect("a strategy").run(work).expect("results").into_values()
+                    work(&strategy.expect("a strategy"))
                 })
             })
             .collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics")).collect()
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
     })
+}
+
+/// Runs `work` on strategies of so many grains, one for each worker, whose replicas are `sizes`.
+/// Returns the results of all replicas in order.
+fn on<R: Send>(
+    way: Way,
+    sizes: &[usize],
+    grains: usize,
+    options: CommunicationOptions,
+    work: impl Fn(&ReplicaContext<'_>) -> Result<R> + Sync,
+) -> Vec<R> {
+    let runs = on_workers(way, sizes, grains, options, |strategy| strategy.run(&work).expect("results").into_values());
+    runs.into_iter().flatten().collect()
 }
 
 const WAYS: &[Way] = &[
@@ -248,6 +262,137 @@ fn rows_of_grains_are_those_of_a_replica_each() {
                 assert_eq!((slices.indices(), slices.values()), (expected[0].1.indices(), expected[0].1.values()));
             }
         }
+    }
+}
+
+/// Values of each grain: floats along axes of sizes that may differ, some of them 0, and others.
+type Values = (Tensor, (Tensor, Tensor));
+
+fn values(dtype: DType, grain: usize, seed: u64) -> Values {
+    let rows = mix(seed, grain as u64) as usize % 4;
+    let shaped = |shape: &[usize], salt: u64| {
+        let numbers = numbers(grain, shape.iter().product(), seed + salt);
+        match dtype {
+            DType::I32 => Tensor::new(shape, &numbers.iter().map(|&x| x as i32).collect::<Vec<_>>()),
+            DType::Bf16 => Tensor::new(shape, &numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
+            _ => Tensor::new(shape, &numbers),
+        }
+    };
+    let all = [shaped(&[rows, 3, 700], 1), shaped(&[rows + 9000, 1], 2), shaped(&[2 + rows, 3], 3)];
+    let [first, second, third] = all.map(|tensor| tensor.expect("a shape"));
+    (first, (second, third))
+}
+
+/// Returns the value of each of the strategy's grains.
+fn of_grains<N>(strategy: &Strategy, value: impl Fn(usize) -> N) -> PerReplica<Grains<N>> {
+    let run = |replica| partition::block(strategy.grains(), strategy.num_replicas_in_sync(), replica);
+    let of = |run: std::ops::Range<usize>| Grains::new(run.start, run.map(&value).collect());
+    PerReplica::new(strategy.local_replicas().map(|replica| of(run(replica))).collect())
+}
+
+#[test]
+fn reductions_of_grains_have_the_bits_of_a_replica_each() {
+    use ReduceOp::{Max, Mean, Sum};
+    let kinds = [(Sum, DType::F32), (Mean, DType::Bf16), (Mean, DType::F32), (Mean, DType::I32), (Max, DType::F32)];
+    for ((seed, grains, sizes), (op, dtype)) in shapes().zip(kinds.into_iter().cycle()) {
+        let (ragged, even) = (|grain| values(dtype, grain, seed), |grain| layers(dtype, grain, seed));
+        let oracle = oracle(grains);
+        let along = oracle.reduce(op, &PerReplica::new((0..grains).map(ragged).collect()), 0).expect("a reduction");
+        let kept = oracle.reduce(op, &PerReplica::new((0..grains).map(even).collect()), None).expect("a reduction");
+        for &way in WAYS {
+            let results = on_workers(way, &sizes, grains, options(seed), |strategy| -> Result<_> {
+                let ragged = strategy.reduce_grains(op, &of_grains(strategy, ragged), 0)?;
+                Ok((ragged, strategy.reduce_grains(op, &of_grains(strategy, even), None)?))
+            });
+            for result in results {
+                let context = format!("{op} of {dtype}, {grains} grains on {sizes:?}, {way:?}");
+                let (ragged, even): (Values, Layers) = result.expect(&context);
+                // Formatting tells zeros and NaNs apart, and has as many digits as floats need.
+                assert!(format!("{ragged:?}") == format!("{along:?}"), "{context}, axis 0");
+                assert!(bits(&even) == bits(&kept), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_grains_are_reduced_as_those_of_a_replica_each() {
+    for (seed, grains, sizes) in shapes() {
+        let rows = |grain: usize| {
+            let count = (grain + seed as usize) % 3;
+            let values = Tensor::new([count, 2], &numbers(grain, 2 * count, seed)).expect("rows");
+            let indices = Tensor::from((0..count).map(|row| ((row + grain) % 4) as i64).collect::<Vec<_>>());
+            IndexedSlices::new(values, indices, Some(vec![4, 2])).expect("rows")
+        };
+        let all = PerReplica::new((0..grains).map(rows).collect());
+        let expected = oracle(grains).reduce("mean", &all, None).expect("rows");
+        for &way in WAYS {
+            let results = on_workers(way, &sizes, grains, options(seed), |strategy| {
+                strategy.reduce_grains("mean", &of_grains(strategy, rows), None).expect("rows")
+            });
+            for slices in results {
+                assert_eq!((slices.indices(), slices.values()), (expected.indices(), expected.values()), "{way:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_of_other_grains_and_values_with_other_shapes_are_refused() {
+    const CALL: &str = "Strategy::reduce_grains";
+    for &way in WAYS {
+        on_workers(way, &[1, 2], 7, CommunicationOptions::new(), |strategy| {
+            let first = strategy.is_chief();
+            // The grains of replica 1 are 3 and 4.
+            let shifted = of_grains(strategy, |_| 1.0f32).into_values().into_iter();
+            let shifted = shifted.map(|own| match own.numbers().start {
+                3 => Grains::new(4, own.into_values()),
+                _ => own,
+            });
+            let error = strategy.reduce_grains("sum", &PerReplica::new(shifted.collect()), None).expect_err("others'");
+            match &error {
+                Error::InvalidCall { .. } => {
+                    assert_eq!((refusal(&error), found(&error)), ((CALL, "value", Some(1)), "grains 4..6"));
+                }
+                error => assert!(first && matches!(error, Error::Mismatch { replica: 1, .. }), "{way:?}: {error}"),
+            }
+            let shape = |grain, other| if grain == other { [3, 2] } else { [2, 3] };
+            let within = of_grains(strategy, |grain| vec![Tensor::zeros(DType::F32, shape(grain, 4))]);
+            let error = strategy.reduce_grains("sum", &within, None).expect_err("another shape in a replica");
+            match &error {
+                Error::InvalidCall { .. } => {
+                    let refused = (refusal(&error), found(&error));
+                    assert_eq!(refused, ((CALL, "value/0 of grain 4", Some(1)), "f32[3, 2]"));
+                }
+                error => assert!(first && matches!(error, Error::Mismatch { replica: 1, .. }), "{way:?}: {error}"),
+            }
+            // Grain 6 is not alone in replica 2, so this replica differs from the others.
+            let across = of_grains(strategy, |grain| Tensor::zeros(DType::F32, shape(usize::from(grain > 4), 1)));
+            let error = strategy.reduce_grains("sum", &across, None).expect_err("another shape of a replica");
+            assert_eq!(mismatch(&error), (CALL, "value", 2, "f32[2, 3]", "f32[3, 2]"), "{way:?}");
+            assert_eq!(strategy.reduce_grains("sum", &of_grains(strategy, |_| 1.0f32), None).expect("7 grains"), 7.0);
+        });
+    }
+}
+
+#[test]
+fn metrics_of_grains_have_the_bits_of_a_replica_each() {
+    let metric = |grain: usize| {
+        let mut loss = Mean::new();
+        numbers(grain, 3 + grain, 5).into_iter().for_each(|value| loss.add(value.into()));
+        loss
+    };
+    for (seed, grains, sizes) in shapes() {
+        let expected = oracle(grains).run(|replica| metric(replica.replica_id_in_sync_group()).result(replica));
+        let expected = expected.expect("a mean")[0].expect("values").to_bits();
+        let results = on(Way::Workers, &sizes, grains, options(seed), |replica| {
+            let own = Grains::new(replica.grains().start, replica.grains().map(metric).collect());
+            let other = Grains::new(replica.grains().end, own.values().to_vec());
+            let error = replica.all_reduce_grains("sum", other).expect_err("grains of another replica");
+            assert_eq!(refusal(&error).1, "grains");
+            Ok(replica.all_reduce_grains("sum", own)?.value())
+        });
+        assert!(results.into_iter().all(|mean| mean.map(f64::to_bits) == Some(expected)), "{grains} on {sizes:?}");
     }
 }
 

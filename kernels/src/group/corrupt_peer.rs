@@ -15,7 +15,8 @@ use super::{
     transport::{Input, in_windows},
 };
 use crate::{
-    cpu::{axis::Partial, reduce::Reducer},
+    cpu::reduce::{Node, Reducer, Source},
+    memory::HostMemory,
     shm::{GroupId, Segment, Shape, codes::Access, records::Counters},
     tuning::Tuning,
 };
@@ -266,10 +267,10 @@ fn invalid_bools_become_valid() {
 }
 
 #[test]
-fn partials_of_bools_are_made_of_any_bytes() {
-    let input = [true, false];
-    let partial = Partial::new(ReduceOp::Or, input[..].into(), [1, 1, 2]).unwrap().unwrap();
-    let result = crate::cpu::axis::finish(&[partial.with_bytes(&[7, 200])], 1).unwrap();
+fn nodes_of_bools_are_finished_from_any_bytes() {
+    let shape = Reducer::new(ReduceOp::Or, DType::Bool).unwrap().shape(1, &[Node::kept(0..1)]).unwrap();
+    let mut result = HostMemory::zeroed(DType::Bool, 2);
+    shape.finish(&[Source::Accumulators(&[7, 200])], &mut result.as_buf_mut(), 1);
     assert!(result.as_buf().as_bytes().iter().all(|&byte| byte < 2));
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
-    cpu::reduce::{Accumulation, Node, Part, Source, nodes},
+    cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
     group::Reason,
     memory::{HostBuf, HostBufMut, HostMemory},
@@ -332,7 +332,7 @@ impl Communicator {
         let counts: Vec<usize> = owned.iter().map(|nodes| nodes.len() * bytes).collect();
         let (send, recv) = (Some(sum.values().into()), received.into());
         call.step(self, DType::U8, Call::AllGather { send, recv, counts: Some(&counts) })?;
-        Ok(owned.iter().flatten().map(kept).collect())
+        Ok(owned.iter().flatten().cloned().map(Node::kept).collect())
     }
 
     /// Gives block `r` of all nodes of all ranks to rank `r`, and returns the nodes in the order in
@@ -356,7 +356,7 @@ impl Communicator {
             let own = sum.values().get(place * all..(place + 1) * all).unwrap_or_default();
             let (send, counts) = (Some(own.into()), Some((sent.as_slice(), wanted.as_slice())));
             call.step(self, DType::U8, Call::AllToAll { send, recv: recv.into(), counts })?;
-            sources.extend(owned.iter().filter_map(|nodes| nodes.get(place)).map(kept));
+            sources.extend(owned.iter().filter_map(|nodes| nodes.get(place)).cloned().map(Node::kept));
         }
         Ok(sources)
     }
@@ -413,7 +413,7 @@ impl Leaves<'_> {
             lines
         };
         let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES ^ agreement.digest));
-        let agreement = Agreement { call: Some(kind), ..Agreement::new(digest, &describe) };
+        let agreement = Agreement { call: agreement.call.or(Some(kind)), ..Agreement::new(digest, &describe) };
         let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step.kind()) };
         agreement.sign(&mut signature);
         communicator.step(step, &signature, &agreement)
@@ -423,7 +423,7 @@ impl Leaves<'_> {
     /// get the same one.
     fn gap(&self, runs: &[[u64; 2]]) -> Option<Error> {
         let error = |replica: usize, expected: String, found: String| Error::Mismatch {
-            call: self.kind.to_string(),
+            call: self.agreement.call.unwrap_or(self.kind).to_string(),
             replica,
             argument: "leaves".to_owned(),
             expected,
@@ -439,9 +439,4 @@ impl Leaves<'_> {
         let last = runs.len() - 1;
         (at != self.of as u64).then(|| error(last, format!("runs up to {}", self.of), format!("runs up to {at}")))
     }
-}
-
-/// Returns a node that its owner has combined.
-fn kept(leaves: &Range<usize>) -> Node {
-    Node { leaves: leaves.clone(), part: Part::Accumulators }
 }

@@ -1,23 +1,14 @@
 //! The contributions of a replica that has several, each a nest: combined as they come, and then
 //! with those of the other replicas.
-//!
-//! Small tensors are fused, and each pack has an accumulation of its own
-//! ([`Communicator::accumulator`](crate::Communicator::accumulator)). Sparse rows are kept, since
-//! the result has all of them.
 
-use super::nest_call::{check_leaves, fused, reduce_fused};
+use super::{nest_call::check_leaves, packed_sums::PackedSums};
 use crate::{
-    Axes, CommunicationOptions, Error, IndexedSlices, ReduceOp, ReplicaContext, Result, Tensor,
-    comm::accumulator::LeafSum,
+    Axes, CommunicationOptions, Error, ReduceOp, ReplicaContext, Result,
     replica::verify::first_nan,
-    value::nest::{Leaf, NestSignature, Value},
+    value::nest::{Leaf, NestSignature},
 };
-use consonance_kernels::{
-    cpu::reduce::Reducer,
-    memory::{HostBuf, HostMemory},
-};
-use consonance_spec::{Kind, packing};
-use std::{fmt, iter, ops::Range};
+use consonance_spec::Kind;
+use std::{fmt, ops::Range};
 
 /// The contributions of a replica among those of all. Room for them is of use as long as this is
 /// the same.
@@ -46,27 +37,16 @@ pub(crate) struct GrainSum {
     place: Place,
     /// The number of contributions that were added.
     added: usize,
-    /// The signature of the nests, known from the first one.
-    outline: Option<NestSignature>,
-    packs: Vec<Pack>,
-    /// The rows of earlier contributions, for each sparse leaf.
-    rows: Vec<Vec<IndexedSlices>>,
+    /// The signature of the nests and the room for them, known from the first one.
+    room: Option<(NestSignature, PackedSums)>,
     /// The first leaf in which a contribution had a NaN, if anybody looks for them.
     nan: Option<usize>,
-}
-
-/// Tensors that are reduced together.
-struct Pack {
-    /// The places of the tensors among the dense leaves.
-    places: Vec<usize>,
-    sum: LeafSum,
 }
 
 impl GrainSum {
     /// Begins the contributions of this place.
     pub(crate) fn new(op: ReduceOp, place: Place) -> GrainSum {
-        let (packs, rows) = (Vec::new(), Vec::new());
-        GrainSum { op, place, added: 0, outline: None, packs, rows, nan: None }
+        GrainSum { op, place, added: 0, room: None, nan: None }
     }
 
     pub(crate) fn place(&self) -> &Place {
@@ -84,8 +64,7 @@ impl GrainSum {
     /// Drops the contributions that were added.
     pub(crate) fn clear(&mut self) {
         (self.added, self.nan) = (0, None);
-        self.packs.iter_mut().for_each(|pack| pack.sum.sum.clear());
-        self.rows.iter_mut().for_each(Vec::clear);
+        self.room.iter_mut().for_each(|(_, sums)| sums.clear());
     }
 
     /// Checks that the next contribution is not the last one.
@@ -100,22 +79,10 @@ impl GrainSum {
     pub(crate) fn add(&mut self, call: &'static str, replica: &ReplicaContext<'_>, leaves: &[Leaf]) -> Result<()> {
         self.require_more(call)?;
         let options = replica.strategy().options();
-        self.prepare(call, replica, leaves, &options)?;
+        self.prepare(call, replica, leaves, &options)?.add(leaves)?;
         if options.verifies() {
             self.nan = first_nan(leaves).into_iter().chain(self.nan).min();
         }
-        let tensors: Vec<&Tensor> = leaves.iter().filter_map(Leaf::as_dense).collect();
-        for Pack { places, sum } in &mut self.packs {
-            match places[..] {
-                [place] => sum.sum.add(tensors[place].host()?),
-                _ => {
-                    let parts = places.iter().map(|&place| tensors[place].host());
-                    sum.sum.add(fused(&parts.collect::<Result<Vec<_>>>()?).as_buf());
-                }
-            }
-        }
-        let slices = leaves.iter().filter_map(Leaf::as_sparse);
-        self.rows.iter_mut().zip(slices).for_each(|(rows, slices)| rows.push(slices.clone()));
         self.added += 1;
         Ok(())
     }
@@ -133,7 +100,7 @@ impl GrainSum {
             true => Ok(()),
             false => Err(self.place.miscounted(call, self.added)),
         };
-        let checked = is_whole.and_then(|()| self.prepare(call, replica, leaves, &options));
+        let checked = is_whole.and_then(|()| self.prepare(call, replica, leaves, &options).map(|_| ()));
         replica.or_refuse(Kind::AllReduce, checked)?;
         let done = self.combine(call, replica, leaves, &options);
         self.clear();
@@ -152,63 +119,34 @@ impl GrainSum {
         let pack_limit = Some(options.pack_limit()).filter(|_| leaves.len() > 1);
         let session = replica.session(Kind::AllReduce, leaves, None, options);
         let mut session = session.with_contributions(self.place.of, pack_limit);
-        if leaves.is_empty() {
-            return session.all_reduce_leaves(self.op, leaves, 0);
-        }
-        let (mut tensors, mut sparse) = (Vec::new(), Vec::new());
-        for leaf in leaves {
-            match &mut leaf.value {
-                Value::Dense(tensor) => tensors.push(tensor),
-                Value::Sparse(slices) => sparse.push(slices),
-            }
-        }
-        for Pack { places, sum } in &mut self.packs {
-            reduce_fused(&mut tensors, places, |tensor| session.all_reduce_accumulated(sum, tensor))?;
-        }
-        for (slices, before) in sparse.into_iter().zip(&mut self.rows) {
-            let (indices, values): (Vec<&Tensor>, Vec<&Tensor>) =
-                before.iter().chain(iter::once(&*slices)).map(|slices| (&slices.indices, &slices.values)).unzip();
-            (slices.indices, slices.values) = (joined(&indices)?, joined(&values)?);
-            session.all_reduce_rows_of(self.place.of, self.op, slices)?;
-        }
-        Ok(())
+        let (_, sums) = self.room.as_mut().expect("the last contribution was checked");
+        sums.all_reduce(&mut session, leaves)
     }
 
-    /// Checks a contribution, and makes room if it is the first one of its kind.
+    /// Checks a contribution, and returns the room for it. Makes it for the first one of its kind.
     fn prepare(
         &mut self,
         call: &'static str,
         replica: &ReplicaContext<'_>,
         leaves: &[Leaf],
         options: &CommunicationOptions,
-    ) -> Result<()> {
+    ) -> Result<&mut PackedSums> {
         check_leaves(call, self.op, leaves)?;
         leaves.iter().try_for_each(|leaf| leaf.require_host(call))?;
         let outline = NestSignature::new(leaves, &Axes::default());
-        if let Some((path, expected, found)) = self.outline.as_ref().and_then(|known| known.difference(&outline)) {
+        let difference = self.room.as_ref().and_then(|(known, _)| known.difference(&outline));
+        if let Some((path, expected, found)) = difference {
             if self.added > 0 {
                 return Err(Error::invalid(call, path, expected, found));
             }
-        } else if self.outline.is_some() {
-            return Ok(());
+            self.room = None;
         }
-        let sizes: Vec<_> =
-            leaves.iter().filter_map(Leaf::as_dense).map(|tensor| (tensor.dtype(), tensor.buf().bytes())).collect();
-        let counts: Vec<usize> = leaves.iter().filter_map(Leaf::as_dense).map(Tensor::count).collect();
-        let communicator = replica.held();
-        // Packing saves steps, and a single replica has none to save.
-        let limit = if communicator.size() == 1 { 1 } else { options.pack_limit() };
-        let pack = |places: Vec<usize>| {
-            let dtype = sizes[places[0]].0;
-            let reducer = Reducer::new(self.op, dtype).expect("the operation was checked");
-            let count = places.iter().map(|&place| counts[place]).sum();
-            let sum = communicator.leaf_sum(call, reducer, count, self.place.run.clone(), self.place.of)?;
-            Ok(Pack { places, sum })
-        };
-        self.packs = packing::packs(&sizes, limit).into_iter().map(pack).collect::<Result<_>>()?;
-        self.rows = vec![Vec::new(); leaves.len() - sizes.len()];
-        self.outline = Some(outline);
-        Ok(())
+        if self.room.is_none() {
+            let contributions = (self.op, self.place.run.clone(), self.place.of);
+            let sums = PackedSums::new(call, &replica.held(), contributions, leaves, options.pack_limit())?;
+            self.room = Some((outline, sums));
+        }
+        Ok(&mut self.room.as_mut().expect("made above").1)
     }
 }
 
@@ -262,12 +200,4 @@ impl fmt::Display for Counted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.argument())
     }
-}
-
-/// Returns the rows of all tensors, at least one.
-fn joined(tensors: &[&Tensor]) -> Result<Tensor> {
-    let mut shape = tensors[0].shape().to_vec();
-    shape[0] = tensors.iter().map(|tensor| tensor.shape()[0]).sum();
-    let parts: Vec<HostBuf<'_>> = tensors.iter().map(|tensor| tensor.host()).collect::<Result<_>>()?;
-    Tensor::from_memory(shape, HostMemory::concat(tensors[0].dtype(), &parts))
 }

@@ -1,7 +1,9 @@
 //! The grains of a replica: their numbers, their seeds, and reductions to which each contributes.
 
 use super::grain_sum::{Counted, GrainSum, Place};
-use crate::{Nest, ReplicaContext, Result, error::IntoReduceOp, execution::random::SplitMix64, value::nest};
+use crate::{
+    Error, Grains, Nest, ReplicaContext, Result, error::IntoReduceOp, execution::random::SplitMix64, value::nest,
+};
 use consonance_spec::{Kind, partition};
 use std::{fmt, marker::PhantomData, ops::Range};
 
@@ -14,6 +16,7 @@ pub struct NestAccumulator<'r, N> {
 
 const ADD: &str = "NestAccumulator::add";
 const ALL_REDUCE: &str = "NestAccumulator::all_reduce";
+const ALL_REDUCE_GRAINS: &str = "ReplicaContext::all_reduce_grains";
 
 impl ReplicaContext<'_> {
     /// Returns the grains of this replica: block `i` of
@@ -89,6 +92,51 @@ impl ReplicaContext<'_> {
         let op = self.or_refuse(Kind::AllReduce, self.reduced_op("ReplicaContext::accumulator", op))?;
         let sum = GrainSum::new(op, Place::new(Counted::Grains, self, self.grains(), self.strategy().grains()));
         Ok(NestAccumulator { replica: self, sum, nest: PhantomData })
+    }
+}
+
+impl ReplicaContext<'_> {
+    /// Combines the values of all grains, of which this replica has those of its own: a
+    /// [metric](crate::training::Mean) of each, for example. Every replica makes the call and gets
+    /// the result, which has the bits of an [`all_reduce`](ReplicaContext::all_reduce) of as many
+    /// replicas with one grain each. An [accumulator](ReplicaContext::accumulator) does not need
+    /// all values at once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) for other grains than
+    /// [those of this replica](ReplicaContext::grains); otherwise as
+    /// [`NestAccumulator::all_reduce`].
+    ///
+    /// ```
+    /// use consonance::{Grains, MirroredStrategy, training::Mean};
+    /// let mean = |replicas: usize| {
+    ///     let devices = (0..replicas).map(|replica| format!("cpu:{replica}"));
+    ///     let strategy = MirroredStrategy::builder(devices).grains(5).build()?;
+    ///     let means = strategy.run(|replica| {
+    ///         let metric = |grain| {
+    ///             let mut loss = Mean::new();
+    ///             (0..=grain).for_each(|sample| loss.add(0.1 * sample as f64));
+    ///             loss
+    ///         };
+    ///         let losses = Grains::new(replica.grains().start, replica.grains().map(metric).collect());
+    ///         Ok(replica.all_reduce_grains("sum", losses)?.value())
+    ///     })?;
+    ///     Ok::<_, consonance::Error>(means[0])
+    /// };
+    /// assert_eq!(mean(1)?, mean(3)?);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_reduce_grains<N: Nest>(&self, op: impl IntoReduceOp, values: Grains<N>) -> Result<N> {
+        let mut sum = self.accumulator(op)?;
+        if values.numbers() != self.grains() {
+            let (own, found) = (format!("{:?}", self.grains()), format!("{:?}", values.numbers()));
+            return self.or_refuse(Kind::AllReduce, Err(Error::invalid(ALL_REDUCE_GRAINS, "grains", own, found)));
+        }
+        let mut values = values.into_values();
+        let last = values.pop().expect("each replica has a grain");
+        let added = values.into_iter().try_for_each(|value| sum.add(value));
+        self.or_refuse(Kind::AllReduce, added.map_err(|error| error.of_call_named(ALL_REDUCE_GRAINS)))?;
+        sum.all_reduce(last)
     }
 }
 

@@ -9,6 +9,7 @@ mod merge;
 pub(crate) mod nest_call;
 pub(crate) mod overlap;
 mod overlap_queue;
+pub(crate) mod packed_sums;
 mod slices;
 mod static_shapes;
 mod verify;

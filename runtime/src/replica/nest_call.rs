@@ -14,15 +14,15 @@ use crate::{
 };
 use consonance_kernels::{
     cpu::{
-        axis::{self, Partial},
         copy::copy_own,
+        reduce::{Node, Reducer, Source, nodes},
     },
     digest::mix,
     memory::{BufMut, HostBuf, HostMemory, Space},
     shm::codes::code_of,
 };
-use consonance_spec::{Kind, packing};
-use std::ops::DerefMut;
+use consonance_spec::{Kind, packing, partition};
+use std::ops::{DerefMut, Range};
 
 /// The steps of one call on a nest. Each step's signature has the digest of the whole nest, so the
 /// first step already compares it.
@@ -80,7 +80,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
 
     /// Makes the replicas also agree on the number of contributions of all of them, and on the
     /// limit of packs if the nest has several tensors.
-    pub(super) fn with_contributions(self, contributions: usize, pack_limit: Option<usize>) -> NestCall<C> {
+    pub(crate) fn with_contributions(self, contributions: usize, pack_limit: Option<usize>) -> NestCall<C> {
         NestCall { contributions: Some(contributions), pack_limit, ..self }
     }
 
@@ -169,33 +169,59 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         Ok(())
     }
 
-    /// Reduces a tensor along its `removed` axes and over the replicas. The replicas exchange their
-    /// unrounded partial results and the numbers of elements in them.
+    /// Reduces tensors along their `removed` axes and over the contributions of all replicas. The
+    /// tensors are those of this replica's contributions, at least one, which agree in the other
+    /// axes. The replicas exchange their unrounded partial results and the numbers of elements in
+    /// them.
     ///
     /// # Panics
-    /// If `op` is not defined on the tensor's dtype, or no axis is removed.
-    pub(crate) fn all_reduce_along(&mut self, op: ReduceOp, tensor: &mut Tensor, removed: &[bool]) -> Result<()> {
+    /// If `op` is not defined on the dtype, or no axis is removed.
+    pub(crate) fn all_reduce_along(&mut self, op: ReduceOp, tensors: &[&Tensor], removed: &[bool]) -> Result<Tensor> {
         self.own_op = Some(op);
-        let (flat, kept) = (Flat::new(tensor, removed)?, Flat::kept(tensor, removed));
-        let own = flat.partial(op)?;
-        let elements = (flat.elements() as u64).to_ne_bytes();
-        let send = HostMemory::concat(DType::U8, &[own.as_bytes().into(), elements.as_slice().into()]);
-        let mut all = vec![0u8; send.count() * self.communicator.size()];
+        let (rank, size, dtype) = (self.communicator.rank(), self.communicator.size(), tensors[0].dtype());
+        let of = self.contributions.unwrap_or(size);
+        let (kept, reducer) = (Flat::kept(tensors[0], removed), Reducer::new(op, dtype).expect("a defined operation"));
+        let flats = tensors.iter().map(|tensor| Flat::new(tensor, removed)).collect::<Result<Vec<_>>>()?;
+        let partials = flats.iter().map(|flat| flat.partial(op)).collect::<Result<Vec<_>>>()?;
+        let run = |rank| partition::block(of, size, rank);
+        let owned: Vec<Vec<Range<usize>>> = (0..size).map(|rank| nodes(of, &[run(rank)])).collect();
+        let bytes = partials[0].as_bytes().len();
+        let mut own = vec![0u8; owned[rank].len() * bytes];
+        for (node, value) in owned[rank].iter().zip(own.chunks_exact_mut(bytes.max(1))) {
+            let inside = node.start - run(rank).start..node.end - run(rank).start;
+            let parts: Vec<Source<'_>> =
+                partials[inside].iter().map(|partial| Source::Accumulators(partial.as_bytes())).collect();
+            let leaves: Vec<Node> = (0..node.len()).map(|leaf| Node::kept(leaf..leaf + 1)).collect();
+            reducer.shape(node.len(), &leaves).expect("the leaves of a node").keep(&parts, value);
+        }
+        let elements: Vec<u8> = flats.iter().flat_map(|flat| (flat.elements() as u64).to_ne_bytes()).collect();
+        let send = HostMemory::concat(DType::U8, &[own.as_slice().into(), elements.as_slice().into()]);
+        let counts: Vec<usize> =
+            (0..size).map(|rank| owned[rank].len() * bytes + run(rank).len() * size_of::<u64>()).collect();
+        let mut all = vec![0u8; counts.iter().sum()];
         let (send, recv) = (Some(send.as_buf().into()), all.as_mut_slice().into());
-        self.call(Call::AllGather { send, recv, counts: None })?;
-        let mut elements = Vec::new();
-        let partials = all.chunks_exact(all.len() / self.communicator.size()).map(|bytes| {
-            let (accumulators, count) = bytes.split_last_chunk().expect("the count is the last of the bytes");
-            elements.push(u64::from_ne_bytes(*count));
-            own.with_bytes(accumulators)
-        });
-        let partials: Vec<Partial> = partials.collect();
-        let counts = elements.iter().map(|&count| count as usize);
-        require_contributions(self.kind.name(), op.name(), op.has_identity(), counts)?;
-        let elements = elements.iter().fold(0, |sum: u64, &count| sum.wrapping_add(count));
-        let result = axis::finish(&partials, elements).map_err(no_memory(tensor.dtype(), &kept))?;
-        *tensor = Tensor::from_memory(kept, result)?;
-        Ok(())
+        self.call(Call::AllGather { send, recv, counts: Some(&counts).filter(|_| of != size).map(Vec::as_slice) })?;
+        let (mut values, mut elements, mut rest) = (Vec::with_capacity(of), Vec::with_capacity(of), all.as_slice());
+        for (nodes, count) in owned.iter().zip(&counts) {
+            let (part, after) = rest.split_at(*count);
+            let (accumulators, numbers) = part.split_at(nodes.len() * bytes);
+            values.extend((0..nodes.len()).map(|node| Source::Accumulators(&accumulators[node * bytes..][..bytes])));
+            elements.extend(numbers.as_chunks().0.iter().map(|&count| u64::from_ne_bytes(count)));
+            rest = after;
+        }
+        require_contributions(
+            self.kind.name(),
+            op.name(),
+            op.has_identity(),
+            elements.iter().map(|&count| count as usize),
+        )?;
+        let result = HostMemory::try_unspecified(reducer.output(), kept.iter().product());
+        let mut result = result.map_err(no_memory(dtype, &kept))?;
+        let sources: Vec<Node> = owned.into_iter().flatten().map(Node::kept).collect();
+        let divisor = elements.iter().fold(0, |sum: u64, &count| sum.wrapping_add(count));
+        let shape = reducer.shape(of, &sources).expect("the nodes of all replicas");
+        shape.finish(&values, &mut result.as_buf_mut(), divisor);
+        Tensor::from_memory(kept, result)
     }
 
     /// All-reduces the tensors of one pack, fused if there are several.

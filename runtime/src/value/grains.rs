@@ -34,6 +34,18 @@ impl<E> Grains<E> {
         &self.values
     }
 
+    /// Returns the results of `f` with the number and the value of each grain.
+    ///
+    /// ```
+    /// use consonance::Grains;
+    /// let lengths = Grains::new(3, vec!["a", "bc"]).map(|grain, text| grain * 10 + text.len());
+    /// assert_eq!(lengths, Grains::new(3, vec![31, 42]));
+    /// ```
+    pub fn map<R>(self, mut f: impl FnMut(usize, E) -> R) -> Grains<R> {
+        let first = self.first;
+        Grains { first, values: self.into_iter().map(|(grain, value)| f(grain, value)).collect() }
+    }
+
     /// Returns the values, and gives them up.
     pub fn into_values(self) -> Vec<E> {
         self.values

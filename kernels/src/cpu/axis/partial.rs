@@ -1,9 +1,6 @@
 //! The result of one replica's elements, for replicas that do not share its memory.
 
-use crate::{
-    cpu::reduce::Kernel,
-    memory::{HostMemory, make_valid},
-};
+use crate::{cpu::reduce::Kernel, memory::HostMemory};
 use consonance_spec::{DType, ReduceOp};
 use std::io;
 
@@ -33,25 +30,10 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Returns the bytes of the accumulators, for a process on the same host, which makes a
-    /// [partial of them](Partial::with_bytes).
+    /// Returns the bytes of the accumulators, for a process of the same build: those of a
+    /// [`Source`](crate::cpu::reduce::Source).
     pub fn as_bytes(&self) -> &[u8] {
         self.accumulators.as_buf().as_bytes()
-    }
-
-    /// Makes another replica's partial from its [bytes](Partial::as_bytes). It has the operation,
-    /// element type and number of results of this partial.
-    ///
-    /// # Panics
-    /// If the two partials do not have the same number of bytes.
-    pub fn with_bytes(&self, bytes: &[u8]) -> Partial {
-        assert_eq!(bytes.len(), self.accumulators.count(), "accumulators of two partials");
-        let mut accumulators = HostMemory::from(bytes);
-        let start = accumulators.as_buf_mut().as_mut_ptr();
-        // SAFETY: these are all bytes of the memory, which is exclusive here. Accumulators of bool
-        // are bytes, which must be 0 or 1.
-        unsafe { make_valid(self.dtype, start, bytes.len()) };
-        Partial { accumulators, ..*self }
     }
 }
 

@@ -11,6 +11,13 @@ pub struct Node {
     pub part: Part,
 }
 
+impl Node {
+    /// Returns a node that its owner has combined.
+    pub fn kept(leaves: Range<usize>) -> Node {
+        Node { leaves, part: Part::Accumulators }
+    }
+}
+
 /// The form in which a part of a reduction is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {

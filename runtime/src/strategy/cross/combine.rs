@@ -3,105 +3,153 @@
 //! results are bit for bit those of one process.
 
 use crate::{
-    Axes, Axis, Communicator, Error, Nest, PerReplica, ReduceOp, Result, Strategy,
+    Axes, Axis, Communicator, Error, ReduceOp, Result, Strategy, Tensor,
     comm::engine::AllRanks,
-    replica::nest_call::NestCall,
+    replica::{nest_call::NestCall, packed_sums::PackedSums},
     value::{
         contract,
-        nest::{self, Leaf, Value},
+        nest::{Leaf, Value},
     },
 };
 use consonance_spec::{
-    Kind,
+    Kind, partition,
     static_shapes::{GATHERED_SHAPE, REDUCED_SHAPE, Rule},
 };
-use std::{iter, sync::Mutex};
+use std::sync::Mutex;
+
+/// The contributions of each replica of this process, each the leaves of its nest.
+pub(super) type Contributions = Vec<Vec<Vec<Leaf>>>;
+
+/// A reduction of nests.
+pub(super) struct Reduction<'a> {
+    pub(super) call: &'static str,
+    pub(super) kind: Kind,
+    pub(super) op: ReduceOp,
+    pub(super) axes: &'a Axes,
+    /// The number of grains of all replicas; `None` if each replica contributes one value.
+    pub(super) grains: Option<usize>,
+    /// Words after the error of values that differ.
+    pub(super) hint: &'a str,
+}
 
 impl Strategy {
-    /// Reduces over the replicas of all workers.
-    pub(super) fn reduce_leaves<N: Nest + Clone>(
+    /// Reduces over the contributions of all workers.
+    pub(super) fn reduce_leaves(&self, reduction: &Reduction<'_>, values: Contributions) -> Result<Vec<Leaf>> {
+        let &Reduction { call, op, axes, grains, hint, .. } = reduction;
+        let replicas = self.num_replicas_in_sync();
+        let has = |replica, grain| partition::block(grains.unwrap_or(replicas), replicas, replica).contains(&grain);
+        let owner = |grain| (0..replicas).find(|&replica| has(replica, grain)).unwrap_or(grain);
+        let at_once = |values: Contributions| {
+            let values = values.into_iter().flatten().collect::<Vec<_>>();
+            let done = self.check_shapes(call, REDUCED_SHAPE, &values);
+            let done = done.and_then(|()| self.all_ranks(call, &values, |all| all.reduce(op, axes)));
+            done.map_err(|error| error.of_contribution(owner))
+        };
+        let on_engine =
+            |communicator: &mut Communicator, own: Vec<Vec<Leaf>>| self.reduce_on_engine(reduction, communicator, &own);
+        let reduced = self.combine(call, REDUCED_SHAPE, values, at_once, on_engine);
+        let hint = if self.contract().is_some() { "" } else { hint };
+        reduced.map_err(|error| hinted(error, hint))
+    }
+
+    /// Reduces the contributions of a replica, at least one, with those of all other replicas.
+    fn reduce_on_engine(
         &self,
-        call: &'static str,
-        kind: Kind,
-        op: ReduceOp,
-        value: &PerReplica<N>,
-        axes: &Axes,
-        hint: &str,
-    ) -> Result<N> {
-        let limit = self.options().pack_limit();
-        let none = *axes == Axes::default();
-        let at_once = |all: AllRanks<'_>| all.reduce(op, axes);
-        let on_engine = |communicator: &mut Communicator, leaves: &mut Vec<Leaf>| {
-            let id = communicator.rank();
-            let prepared = leaves.iter().map(|leaf| prepare(call, op, leaf, axes, id)).collect();
-            let (mut prepared, removed): (Vec<Leaf>, Vec<Vec<bool>>) = or_refuse(kind, communicator, prepared)?;
-            let mut session = NestCall::new(kind, communicator, leaves, axes.clone(), self.contract());
-            if none || leaves.is_empty() {
-                session.all_reduce_leaves(op, &mut prepared, limit)?;
-                return Ok(prepared);
-            }
-            for (leaf, removed) in prepared.iter_mut().zip(removed) {
-                let tensor = leaf.dense(call)?;
+        reduction: &Reduction<'_>,
+        communicator: &mut Communicator,
+        own: &[Vec<Leaf>],
+    ) -> Result<Vec<Leaf>> {
+        let &Reduction { call, kind, op, axes, grains, .. } = reduction;
+        let (rank, size, limit) = (communicator.rank(), communicator.size(), self.options().pack_limit());
+        let of = grains.unwrap_or(size);
+        let prepared = own.iter().map(|leaves| prepare(call, op, leaves, axes, rank)).collect::<Result<Vec<_>>>();
+        let (prepared, removed): (Vec<_>, Vec<_>) = or_refuse(kind, communicator, prepared)?.into_iter().unzip();
+        let (mut prepared, removed) = (prepared, removed.into_iter().next().unwrap_or_default());
+        let mut sums = None;
+        if of > size && !removed.iter().any(|removed| removed.contains(&true)) {
+            let place = (op, partition::block(of, size, rank), of);
+            let held = prepared.iter().flatten().try_for_each(|leaf| leaf.require_host(call));
+            let made = held.and_then(|()| PackedSums::new(call, communicator, place, &prepared[0], limit));
+            sums = Some(or_refuse(kind, communicator, made)?);
+        }
+        let mut session = NestCall::new(kind, communicator, &own[0], axes.clone(), self.contract());
+        if let Some(of) = grains {
+            session = session.with_contributions(of, None);
+        }
+        let mut last = prepared.pop().expect("each replica has a contribution");
+        if let Some(mut sums) = sums {
+            prepared.iter().try_for_each(|leaves| sums.add(leaves))?;
+            sums.all_reduce(&mut session, &mut last)?;
+        } else if *axes == Axes::default() || last.is_empty() {
+            session.all_reduce_leaves(op, &mut last, limit)?;
+        } else {
+            for (place, removed) in removed.iter().enumerate() {
                 if removed.contains(&true) {
-                    session.all_reduce_along(op, tensor, &removed)?;
+                    let leaves = prepared.iter().map(|leaves| &leaves[place]).chain([&last[place]]);
+                    let tensors: Vec<&Tensor> = leaves.filter_map(Leaf::as_dense).collect();
+                    last[place].value = Value::Dense(session.all_reduce_along(op, &tensors, removed)?);
                 } else {
-                    session.all_reduce(op, tensor)?;
+                    session.all_reduce(op, last[place].dense(call)?)?;
                 }
             }
-            Ok(prepared)
-        };
-        let hint = if self.contract().is_some() { "" } else { hint };
-        self.combine(call, kind, REDUCED_SHAPE, value, at_once, on_engine).map_err(|error| hinted(error, hint))
+        }
+        Ok(last)
     }
 
     /// Gathers over the replicas of all workers.
-    pub(super) fn gather_leaves<N: Nest + Clone>(&self, kind: Kind, value: &PerReplica<N>, axis: Axis) -> Result<N> {
-        let on_engine = |communicator: &mut Communicator, leaves: &mut Vec<Leaf>| {
-            let checked = self.check_gathered(kind.name(), communicator.rank(), leaves);
-            let axes = checked.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(kind.name(), axis)).collect());
-            let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
-            let mut session = NestCall::new(kind, communicator, leaves, Axes::from(axis), self.contract());
-            session.all_gather_leaves(leaves, &axes)?;
-            Ok(std::mem::take(leaves))
+    pub(super) fn gather_leaves(&self, kind: Kind, values: Vec<Vec<Leaf>>, axis: Axis) -> Result<Vec<Leaf>> {
+        let call = kind.name();
+        let at_once = |values: Vec<Vec<Leaf>>| {
+            self.check_shapes(call, GATHERED_SHAPE, &values)?;
+            self.all_ranks(call, &values, |all| all.gather(axis))
         };
-        self.combine(kind.name(), kind, GATHERED_SHAPE, value, |all| all.gather(axis), on_engine)
+        let on_engine = |communicator: &mut Communicator, mut leaves: Vec<Leaf>| {
+            let checked = self.check_gathered(call, communicator.rank(), &leaves);
+            let axes = checked.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect());
+            let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
+            let mut session = NestCall::new(kind, communicator, &leaves, Axes::from(axis), self.contract());
+            session.all_gather_leaves(&mut leaves, &axes)?;
+            Ok(leaves)
+        };
+        self.combine(call, GATHERED_SHAPE, values, at_once, on_engine)
     }
 
-    /// Combines the values on the engines of this process's replicas: at once if one thread can do
-    /// it for all, else each on a thread of its own. With static shapes the values obey the rule
-    /// `shapes`.
-    fn combine<N: Nest + Clone>(
+    /// Combines what each replica of this process has: at once if one thread can do it for all,
+    /// else each on a thread of its own. With static shapes the values obey the rule `shapes`.
+    fn combine<V: Send>(
         &self,
         call: &'static str,
-        kind: Kind,
         shapes: Rule,
-        value: &PerReplica<N>,
-        at_once: impl FnOnce(AllRanks<'_>) -> Result<Vec<Leaf>>,
-        on_engine: impl Fn(&mut Communicator, &mut Vec<Leaf>) -> Result<Vec<Leaf>> + Sync,
-    ) -> Result<N> {
-        self.or_refuse(kind, self.check_count(call, "value", value.values().len()))?;
-        // The rest of the first replica's clone takes the result.
-        let mut rest = value[0].clone();
-        let others = value.iter().skip(1).map(|value| nest::take(&mut value.clone()));
-        let values: Vec<Vec<Leaf>> = iter::once(nest::take(&mut rest)).chain(others).collect();
-        let combined = if self.shares_memory() {
-            self.check_shapes(call, shapes, &values)?;
-            at_once(AllRanks { call, values: &values, on_threads: &|threads, work| self.on_threads(threads, work) })?
-        } else {
-            let values: Vec<_> = values.into_iter().map(Mutex::new).collect();
-            let combined = self.on_engines(call, |communicator| {
-                let place = communicator.rank() - self.local_replicas().start;
-                let mut leaves = values[place].lock().expect("nobody panics holding leaves");
-                communicator.complete(|communicator| on_engine(communicator, &mut leaves))
-            });
-            let combined = match self.contract() {
-                None => combined?,
-                Some(contract) => combined.map_err(|error| contract.by_rule(shapes, error))?,
-            };
-            // All replicas have the same result.
-            combined.into_iter().next().expect("a process has replicas")
+        values: Vec<V>,
+        at_once: impl FnOnce(Vec<V>) -> Result<Vec<Leaf>>,
+        on_engine: impl Fn(&mut Communicator, V) -> Result<Vec<Leaf>> + Sync,
+    ) -> Result<Vec<Leaf>> {
+        if self.shares_memory() {
+            return at_once(values);
+        }
+        let values: Vec<_> = values.into_iter().map(|value| Mutex::new(Some(value))).collect();
+        let combined = self.on_engines(call, |communicator| {
+            let place = communicator.rank() - self.local_replicas().start;
+            let value = values[place].lock().expect("nobody panics holding leaves").take();
+            let value = value.expect("a replica has one engine");
+            communicator.complete(|communicator| on_engine(communicator, value))
+        });
+        let combined = match self.contract() {
+            None => combined?,
+            Some(contract) => combined.map_err(|error| contract.by_rule(shapes, error))?,
         };
-        nest::put(rest, combined).map_err(|error| error.of_call(call))
+        // All replicas have the same result.
+        Ok(combined.into_iter().next().expect("a process has replicas"))
+    }
+
+    /// Combines the leaves of all ranks on threads of this process.
+    fn all_ranks(
+        &self,
+        call: &'static str,
+        values: &[Vec<Leaf>],
+        combine: impl FnOnce(AllRanks<'_>) -> Result<Vec<Leaf>>,
+    ) -> Result<Vec<Leaf>> {
+        combine(AllRanks { call, values, on_threads: &|threads, work| self.on_threads(threads, work) })
     }
 
     /// Checks the values of all replicas by the rules of static shapes, if the strategy has them.
@@ -124,27 +172,36 @@ impl Strategy {
     }
 }
 
-/// Returns the leaf of replica `id` in the form that is reduced, and which of its axes are removed.
-/// A sparse leaf becomes dense if axes are given.
-fn prepare(call: &'static str, op: ReduceOp, leaf: &Leaf, axes: &Axes, id: usize) -> Result<(Leaf, Vec<bool>)> {
-    let mut leaf = leaf.clone();
-    if let Value::Sparse(slices) = &leaf.value
-        && *axes != Axes::default()
-    {
-        leaf.value = Value::Dense(slices.to_dense().map_err(|error| error.of_replica(id))?);
-    }
-    leaf.check_op(call, op)?;
-    let removed = match &leaf.value {
-        Value::Dense(tensor) => axes.resolve(call, &leaf.path, tensor.rank())?.unwrap_or_default(),
-        Value::Sparse(_) => Vec::new(),
-    };
-    if let Value::Dense(tensor) = &leaf.value
-        && removed.contains(&true)
-    {
-        // The host reduces along axes.
-        tensor.host().map_err(|error| error.of_replica(id))?;
-    }
-    Ok((leaf, removed))
+/// Returns the leaves of replica `id` in the form that is reduced, and which axes of each are
+/// removed. Sparse leaves become dense if axes are given.
+fn prepare(
+    call: &'static str,
+    op: ReduceOp,
+    leaves: &[Leaf],
+    axes: &Axes,
+    id: usize,
+) -> Result<(Vec<Leaf>, Vec<Vec<bool>>)> {
+    let prepared = leaves.iter().map(|leaf| {
+        let mut leaf = leaf.clone();
+        if let Value::Sparse(slices) = &leaf.value
+            && *axes != Axes::default()
+        {
+            leaf.value = Value::Dense(slices.to_dense().map_err(|error| error.of_replica(id))?);
+        }
+        leaf.check_op(call, op)?;
+        let removed = match &leaf.value {
+            Value::Dense(tensor) => axes.resolve(call, &leaf.path, tensor.rank())?.unwrap_or_default(),
+            Value::Sparse(_) => Vec::new(),
+        };
+        if let Value::Dense(tensor) = &leaf.value
+            && removed.contains(&true)
+        {
+            // The host reduces along axes.
+            tensor.host().map_err(|error| error.of_replica(id))?;
+        }
+        Ok((leaf, removed))
+    });
+    Ok(prepared.collect::<Result<Vec<_>>>()?.into_iter().unzip())
 }
 
 /// Returns the value. On an error, refuses the call, so that the other replicas in it fail too, and

@@ -2,14 +2,19 @@
 
 mod combine;
 
+use self::combine::{Contributions, Reduction};
 use crate::{
-    Axes, Axis, Device, Error, Mirrored, Nest, PerReplica, Result, Strategy, device,
+    Axes, Axis, Device, Error, Grains, Mirrored, Nest, PerReplica, Result, Strategy, device,
     error::{IntoReduceOp, op_of},
     execution::context,
     kind,
-    value::contract,
+    value::{
+        contract,
+        nest::{self, Leaf, NestSignature},
+    },
 };
-use consonance_spec::Kind;
+use consonance_spec::{Kind, partition, static_shapes::REDUCED_SHAPE};
+use std::ops::Range;
 
 /// The devices that a result goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +101,85 @@ impl Strategy {
     ) -> Result<N> {
         let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
         let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
+        let checked = checked.and_then(|op| self.check_count(call, "value", value.values().len()).map(|()| op));
         let op = self.or_refuse(kind, checked)?;
-        self.reduce_leaves(call, kind, op, value, axes, hint)
+        let reduction = Reduction { call, kind, op, axes, grains: None, hint };
+        let (rest, values) = taken(value.iter());
+        let reduced = self.reduce_leaves(&reduction, values.into_iter().map(|leaves| vec![leaves]).collect())?;
+        self.put(call, rest, reduced)
+    }
+
+    /// Combines a value over the grains of all replicas, and over `axis` of each grain's tensor if
+    /// given. Each replica has the values of its [grains](crate::ReplicaContext::grains), as those
+    /// of a [data set's step](Strategy::distribute_grains) or as a run returns them. The result has
+    /// the bits of a [`reduce`](Strategy::reduce) of as many replicas as there are grains, for any
+    /// number of replicas. With an axis, a mean divides by the true number of elements of all
+    /// grains; a grain without elements contributes, too.
+    ///
+    /// With several workers every worker makes the call and gets the result.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for other grains than those of the replica, for values of a replica's
+    /// grains with different structures, dtypes or shapes, and, with several workers, for tensors
+    /// in the memory of a device; otherwise as [`reduce`](Strategy::reduce).
+    ///
+    /// ```
+    /// use consonance::{Grains, MirroredStrategy, Tensor};
+    /// // Grain i has i rows: replica 0 has the grains 0, 1 and 2, replica 1 the grains 3 and 4.
+    /// let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).grains(5).build()?;
+    /// let losses = strategy.run(|replica| {
+    ///     let rows = |grain| Tensor::from(vec![grain as f32; grain]);
+    ///     Ok(Grains::new(replica.grains().start, replica.grains().map(rows).collect()))
+    /// })?;
+    /// assert_eq!(strategy.reduce_grains("sum", &losses, 0)?, Tensor::from(30.0f32));
+    /// assert_eq!(strategy.reduce_grains("mean", &losses, 0)?, Tensor::from(3.0f32));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_grains<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value: &PerReplica<Grains<N>>,
+        axis: impl Into<Axes>,
+    ) -> Result<N> {
+        let (axes, kind) = (axis.into(), kind::STRATEGY_REDUCE_GRAINS);
+        let call = kind.name();
+        let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
+        let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
+        let checked = checked.and_then(|op| self.check_grains(call, value).map(|()| op));
+        let op = self.or_refuse(kind, checked)?;
+        let (rest, leaves) = taken(value.iter().flat_map(Grains::values));
+        let mut leaves = leaves.into_iter();
+        let values = value.iter().map(|grains| leaves.by_ref().take(grains.values().len()).collect());
+        let values: Contributions = values.collect();
+        let alike = values.iter().zip(value.iter()).zip(self.local_replicas());
+        let alike = alike.map(|((values, grains), replica)| {
+            let alike = match self.contract() {
+                None => check_alike(call, values, grains.numbers(), &axes),
+                Some(_) => contract::check_equal(call, REDUCED_SHAPE, 0, values),
+            };
+            alike.map_err(|error| error.of_replica(replica).of_contribution(|_| replica))
+        });
+        self.or_refuse(kind, alike.collect::<Result<()>>())?;
+        let reduction = Reduction { call, kind, op, axes: &axes, grains: Some(self.grains()), hint: "" };
+        let reduced = self.reduce_leaves(&reduction, values)?;
+        self.put(call, rest, reduced)
+    }
+
+    /// Checks that each replica of this process has its grains.
+    fn check_grains<N>(&self, call: &'static str, value: &PerReplica<Grains<N>>) -> Result<()> {
+        self.check_count(call, "value", value.values().len())?;
+        for (replica, grains) in self.local_replicas().zip(value.iter()) {
+            let own = partition::block(self.grains(), self.num_replicas_in_sync(), replica);
+            if grains.numbers() != own {
+                let (expected, found) = (format!("grains {own:?}"), format!("grains {:?}", grains.numbers()));
+                return Err(Error::invalid(call, "value", expected, found).of_replica(replica));
+            }
+        }
+        Ok(())
+    }
+
+    fn put<N: Nest>(&self, call: &'static str, rest: N, leaves: Vec<Leaf>) -> Result<N> {
+        nest::put(rest, leaves).map_err(|error| error.of_call(call))
     }
 
     /// Concatenates a value over the replicas along `axis`, in replica order. With several workers
@@ -121,8 +203,12 @@ impl Strategy {
     /// ```
     pub fn gather<N: Nest + Clone>(&self, value: &PerReplica<N>, axis: impl Into<Axis>) -> Result<N> {
         let kind = kind::STRATEGY_GATHER;
-        self.or_refuse(kind, context::require_cross_replica(kind.name(), self))?;
-        self.gather_leaves(kind, value, axis.into())
+        let checked = context::require_cross_replica(kind.name(), self);
+        let checked = checked.and_then(|()| self.check_count(kind.name(), "value", value.values().len()));
+        self.or_refuse(kind, checked)?;
+        let (rest, values) = taken(value.iter());
+        let gathered = self.gather_leaves(kind, values, axis.into())?;
+        self.put(kind.name(), rest, gathered)
     }
 
     /// Combines a value over the replicas and places the result at `destinations`: on one device,
@@ -206,6 +292,27 @@ impl Strategy {
             .map(|(value, destinations)| self.reduce_to_as(call, op, value, *destinations))
             .collect()
     }
+}
+
+/// Returns the leaves of each value, and the rest of the first one, which takes the result.
+fn taken<'v, N: Nest + Clone + 'v>(values: impl Iterator<Item = &'v N>) -> (N, Vec<Vec<Leaf>>) {
+    let mut values = values.cloned();
+    let mut rest = values.next().expect("a process has replicas");
+    let first = nest::take(&mut rest);
+    let others = values.map(|mut value| nest::take(&mut value));
+    (rest, std::iter::once(first).chain(others).collect())
+}
+
+/// Checks that the values of a replica's grains agree beyond `axes`.
+fn check_alike(call: &'static str, values: &[Vec<Leaf>], numbers: Range<usize>, axes: &Axes) -> Result<()> {
+    let signature = |leaves: &Vec<Leaf>| NestSignature::new(leaves, axes);
+    let Some(first) = values.first().map(signature) else { return Ok(()) };
+    for (leaves, number) in values.iter().zip(numbers) {
+        if let Some((path, expected, found)) = first.difference(&signature(leaves)) {
+            return Err(Error::invalid(call, format!("{path} of grain {number}"), expected, found));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
