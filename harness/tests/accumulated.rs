@@ -1,14 +1,25 @@
 //! Reductions of ranks that have different numbers of contributions: they have the bits of as many
 //! ranks with one contribution each.
 
-use consonance::{Accumulator, Communicator, Error, ReduceOp, bf16, f16};
+use consonance::{
+    Accumulator, Communicator, Error, ReduceOp, World, bf16, f16,
+    raw::{Carrier, Inbox, Letter},
+};
 use consonance_harness::{
     sample::{Sample, keys, sample},
     subjects::{GROUPS, Group, Rank},
 };
 use consonance_kernels::digest::mix;
-use consonance_spec::{collective, partition};
-use std::{ops::Range, thread, time::Duration};
+use consonance_spec::{collective, order, partition};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 /// Counts of payloads, of few nodes that all ranks get, and of blocks; all of them can be divided
 /// by the sizes of groups.
@@ -167,6 +178,80 @@ fn a_mean_of_integers_is_not_rounded_before_the_end() {
             Ok(())
         });
         assert!(results.iter().all(Result::<(), Error>::is_ok), "{group:?}: {results:?}");
+    }
+}
+
+#[test]
+fn asynchronous_calls_on_leaves_are_made_in_order() {
+    let leaves: Vec<Vec<f32>> = (0..7).map(|leaf| sample(3 * leaf, 5040)).collect();
+    let expected = keys(&collective::reduce(ReduceOp::Sum, &leaves).expect("there is a leaf"));
+    for group in GROUPS.iter() {
+        on_ranks(group, 3, |communicator| {
+            let rank = communicator.rank();
+            let mut make = || communicator.accumulator::<f32>("sum", 5040, partition::block(7, 3, rank), 7).unwrap();
+            let mut sums = [make(), make(), make()];
+            let mut data = sums.each_mut().map(|sum| added(sum, &leaves, 5040));
+            let ([all, one, part], [all_data, one_data, part_data]) = (sums.each_mut(), data.each_mut());
+            let mut ranks = [1];
+            communicator
+                .scope(|scope| {
+                    scope.all_reduce_accumulated(all, all_data);
+                    scope.all_reduce(ReduceOp::Sum, &mut ranks)?;
+                    scope.reduce_accumulated(one, one_data, 1);
+                    scope.reduce_scatter_accumulated(part, part_data).wait()
+                })
+                .expect("results");
+            let block = partition::block(5040, 3, rank);
+            assert!(ranks == [3] && keys(&data[0]) == expected, "{group:?}");
+            assert!(rank != 1 || keys(&data[1]) == expected, "{group:?}");
+            assert!(keys(&data[2])[block.clone()] == expected[block], "{group:?}");
+        });
+    }
+}
+
+/// Carries letters between threads, and counts the bytes in those of each rank.
+struct Counting {
+    inboxes: Vec<Arc<Inbox>>,
+    sent: Vec<AtomicUsize>,
+}
+
+impl Carrier for Counting {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
+        self.sent[from].fetch_add(letter.body().len(), Ordering::Relaxed);
+        self.inboxes[to].put(from, letter);
+    }
+}
+
+#[test]
+fn a_rank_sends_its_nodes_and_not_its_leaves() {
+    const COUNT: usize = 30_000;
+    // Bytes of descriptors, runs and the ends of groups.
+    const BESIDES: usize = 4096;
+    for (of, size) in [(8, 1), (8, 2), (8, 3), (8, 8), (40, 3)] {
+        let inboxes: Vec<Arc<Inbox>> = (0..size).map(|rank| Arc::new(Inbox::new(rank, size))).collect();
+        let sent = (0..size).map(|_| AtomicUsize::new(0)).collect();
+        let counting = Arc::new(Counting { inboxes: inboxes.clone(), sent });
+        thread::scope(|scope| {
+            for (rank, inbox) in inboxes.into_iter().enumerate() {
+                let world = World::new(rank, size).expect("one of the ranks");
+                let mut communicator = Communicator::from_engine(inbox.engine(world, counting.clone()));
+                scope.spawn(move || {
+                    let run = partition::block(of, size, rank);
+                    let mut sum = communicator.accumulator::<bf16>("sum", COUNT, run.clone(), of).expect("leaves");
+                    let leaf = vec![bf16::ONE; COUNT];
+                    run.skip(1).for_each(|_| sum.add(&leaf).expect("a leaf"));
+                    communicator.all_reduce_accumulated(&mut sum, &mut leaf.clone()).expect("a sum");
+                });
+            }
+        });
+        for (rank, sent) in counting.sent.iter().enumerate() {
+            let own = partition::block(COUNT, size, rank).len();
+            let nodes = order::nodes(of, &partition::block(of, size, rank).collect()).len();
+            // Nodes are sums in f32.
+            let data = 4 * nodes * (COUNT - own) + 2 * own * (size - 1);
+            let sent = sent.load(Ordering::Relaxed);
+            assert!((data..=data + BESIDES).contains(&sent), "{sent} bytes for {data}, {of} leaves on {size}");
+        }
     }
 }
 

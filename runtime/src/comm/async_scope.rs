@@ -5,7 +5,7 @@
 //! buffers are lent for the whole closure, or owned by the call. Dropping a handle is always safe.
 
 use crate::{
-    Communicator, Error, Result,
+    Accumulator, Communicator, Error, Result,
     comm::{
         call::Call,
         pending::Pending,
@@ -67,6 +67,16 @@ macro_rules! starts {
     )* };
 }
 
+/// Defines methods that start calls on leaves, each the twin of a method of [`Communicator`].
+macro_rules! starts_accumulated {
+    ($($name:ident($self:ident, $rank:ident, $sum:ident $(, $argument:ident: $type:ty)*) => $call:expr;)*) => { $(
+        #[doc = concat!("Starts [`Communicator::", stringify!($name), "`].")]
+        pub fn $name<T: Element>(&$self, $sum: &'env mut Accumulator<T> $(, $argument: $type)*) -> Pending {
+            $self.add(move |communicator| communicator.complete(|$rank| $call))
+        }
+    )* };
+}
+
 impl<'env> Scope<'env> {
     starts! {
         all_reduce(self, op of AllReduce, data: &'env mut [T]) =>
@@ -113,6 +123,14 @@ impl<'env> Scope<'env> {
             Call::AllToAll { send: Some(send.into()), recv: recv.into(), counts: Some((send_counts, recv_counts)) };
         send(self, data: &'env [T], to: usize) => Call::Send { data: data.into(), to };
         recv(self, data: &'env mut [T], from: usize) => Call::Recv { data: data.into(), from };
+    }
+
+    starts_accumulated! {
+        all_reduce_accumulated(self, rank, sum, last: &'env mut [T]) => rank.all_reduce_accumulated(sum, last);
+        reduce_accumulated(self, rank, sum, last: &'env mut [T], root: usize) =>
+            rank.reduce_accumulated(sum, last, root);
+        reduce_scatter_accumulated(self, rank, sum, last: &'env mut [T]) =>
+            rank.reduce_scatter_accumulated(sum, last);
     }
 
     /// Starts [`Communicator::barrier`]: it finishes when the earlier calls of every rank have

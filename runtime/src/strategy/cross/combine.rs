@@ -15,10 +15,6 @@ use consonance_spec::{
     Kind, partition,
     static_shapes::{GATHERED_SHAPE, REDUCED_SHAPE, Rule},
 };
-use std::sync::Mutex;
-
-/// The contributions of each replica of this process, each the leaves of its nest.
-pub(super) type Contributions = Vec<Vec<Vec<Leaf>>>;
 
 /// A reduction of nests.
 pub(super) struct Reduction<'a> {
@@ -33,21 +29,24 @@ pub(super) struct Reduction<'a> {
 }
 
 impl Strategy {
-    /// Reduces over the contributions of all workers.
-    pub(super) fn reduce_leaves(&self, reduction: &Reduction<'_>, values: Contributions) -> Result<Vec<Leaf>> {
+    /// Reduces over the contributions of all workers. `values` are the leaves of those of this
+    /// process.
+    pub(super) fn reduce_leaves(&self, reduction: &Reduction<'_>, values: &[Vec<Leaf>]) -> Result<Vec<Leaf>> {
         let &Reduction { call, op, axes, grains, hint, .. } = reduction;
         let replicas = self.num_replicas_in_sync();
-        let has = |replica, grain| partition::block(grains.unwrap_or(replicas), replicas, replica).contains(&grain);
-        let owner = |grain| (0..replicas).find(|&replica| has(replica, grain)).unwrap_or(grain);
-        let at_once = |values: Contributions| {
-            let values = values.into_iter().flatten().collect::<Vec<_>>();
-            let done = self.check_shapes(call, REDUCED_SHAPE, &values);
-            let done = done.and_then(|()| self.all_ranks(call, &values, |all| all.reduce(op, axes)));
-            done.map_err(|error| error.of_contribution(owner))
+        let run = |replica| partition::block(grains.unwrap_or(replicas), replicas, replica);
+        let at_once = || {
+            self.check_shapes(call, REDUCED_SHAPE, values)?;
+            self.all_ranks(call, values, |all| all.reduce(op, axes))
         };
-        let on_engine =
-            |communicator: &mut Communicator, own: Vec<Vec<Leaf>>| self.reduce_on_engine(reduction, communicator, &own);
-        let reduced = self.combine(call, REDUCED_SHAPE, values, at_once, on_engine);
+        let owner = |grain| (0..replicas).find(|&replica| run(replica).contains(&grain)).unwrap_or(grain);
+        let at_once = || at_once().map_err(|error| error.of_contribution(owner));
+        let first = run(self.local_replicas().start).start;
+        let on_engine = |communicator: &mut Communicator| {
+            let own = run(communicator.rank());
+            self.reduce_on_engine(reduction, communicator, &values[own.start - first..own.end - first])
+        };
+        let reduced = self.combine(call, REDUCED_SHAPE, at_once, on_engine);
         let hint = if self.contract().is_some() { "" } else { hint };
         reduced.map_err(|error| hinted(error, hint))
     }
@@ -96,14 +95,15 @@ impl Strategy {
         Ok(last)
     }
 
-    /// Gathers over the replicas of all workers.
-    pub(super) fn gather_leaves(&self, kind: Kind, values: Vec<Vec<Leaf>>, axis: Axis) -> Result<Vec<Leaf>> {
-        let call = kind.name();
-        let at_once = |values: Vec<Vec<Leaf>>| {
-            self.check_shapes(call, GATHERED_SHAPE, &values)?;
-            self.all_ranks(call, &values, |all| all.gather(axis))
+    /// Gathers over the replicas of all workers. `values` are the leaves of those of this process.
+    pub(super) fn gather_leaves(&self, kind: Kind, values: &[Vec<Leaf>], axis: Axis) -> Result<Vec<Leaf>> {
+        let (call, first) = (kind.name(), self.local_replicas().start);
+        let at_once = || {
+            self.check_shapes(call, GATHERED_SHAPE, values)?;
+            self.all_ranks(call, values, |all| all.gather(axis))
         };
-        let on_engine = |communicator: &mut Communicator, mut leaves: Vec<Leaf>| {
+        let on_engine = |communicator: &mut Communicator| {
+            let mut leaves = values[communicator.rank() - first].clone();
             let checked = self.check_gathered(call, communicator.rank(), &leaves);
             let axes = checked.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect());
             let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
@@ -111,29 +111,22 @@ impl Strategy {
             session.all_gather_leaves(&mut leaves, &axes)?;
             Ok(leaves)
         };
-        self.combine(call, GATHERED_SHAPE, values, at_once, on_engine)
+        self.combine(call, GATHERED_SHAPE, at_once, on_engine)
     }
 
-    /// Combines what each replica of this process has: at once if one thread can do it for all,
-    /// else each on a thread of its own. With static shapes the values obey the rule `shapes`.
-    fn combine<V: Send>(
+    /// Combines what the replicas have: at once if one thread can do it for all, else each on a
+    /// thread of its own. With static shapes the values obey the rule `shapes`.
+    fn combine(
         &self,
         call: &'static str,
         shapes: Rule,
-        values: Vec<V>,
-        at_once: impl FnOnce(Vec<V>) -> Result<Vec<Leaf>>,
-        on_engine: impl Fn(&mut Communicator, V) -> Result<Vec<Leaf>> + Sync,
+        at_once: impl FnOnce() -> Result<Vec<Leaf>>,
+        on_engine: impl Fn(&mut Communicator) -> Result<Vec<Leaf>> + Sync,
     ) -> Result<Vec<Leaf>> {
         if self.shares_memory() {
-            return at_once(values);
+            return at_once();
         }
-        let values: Vec<_> = values.into_iter().map(|value| Mutex::new(Some(value))).collect();
-        let combined = self.on_engines(call, |communicator| {
-            let place = communicator.rank() - self.local_replicas().start;
-            let value = values[place].lock().expect("nobody panics holding leaves").take();
-            let value = value.expect("a replica has one engine");
-            communicator.complete(|communicator| on_engine(communicator, value))
-        });
+        let combined = self.on_engines(call, |communicator| communicator.complete(&on_engine));
         let combined = match self.contract() {
             None => combined?,
             Some(contract) => combined.map_err(|error| contract.by_rule(shapes, error))?,

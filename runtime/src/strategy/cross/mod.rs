@@ -2,7 +2,7 @@
 
 mod combine;
 
-use self::combine::{Contributions, Reduction};
+use self::combine::Reduction;
 use crate::{
     Axes, Axis, Device, Error, Grains, Mirrored, Nest, PerReplica, Result, Strategy, device,
     error::{IntoReduceOp, op_of},
@@ -105,7 +105,7 @@ impl Strategy {
         let op = self.or_refuse(kind, checked)?;
         let reduction = Reduction { call, kind, op, axes, grains: None, hint };
         let (rest, values) = taken(value.iter());
-        let reduced = self.reduce_leaves(&reduction, values.into_iter().map(|leaves| vec![leaves]).collect())?;
+        let reduced = self.reduce_leaves(&reduction, &values)?;
         self.put(call, rest, reduced)
     }
 
@@ -147,21 +147,18 @@ impl Strategy {
         let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
         let checked = checked.and_then(|op| self.check_grains(call, value).map(|()| op));
         let op = self.or_refuse(kind, checked)?;
-        let (rest, leaves) = taken(value.iter().flat_map(Grains::values));
-        let mut leaves = leaves.into_iter();
-        let values = value.iter().map(|grains| leaves.by_ref().take(grains.values().len()).collect());
-        let values: Contributions = values.collect();
-        let alike = values.iter().zip(value.iter()).zip(self.local_replicas());
-        let alike = alike.map(|((values, grains), replica)| {
+        let (rest, values) = taken(value.iter().flat_map(Grains::values));
+        let alike = self.local_replicas().zip(value.iter()).scan(values.as_slice(), |rest, (replica, grains)| {
+            let own = rest.split_off(..grains.values().len())?;
             let alike = match self.contract() {
-                None => check_alike(call, values, grains.numbers(), &axes),
-                Some(_) => contract::check_equal(call, REDUCED_SHAPE, 0, values),
+                None => check_alike(call, own, grains.numbers(), &axes),
+                Some(_) => contract::check_equal(call, REDUCED_SHAPE, 0, own),
             };
-            alike.map_err(|error| error.of_replica(replica).of_contribution(|_| replica))
+            Some(alike.map_err(|error| error.of_replica(replica).of_contribution(|_| replica)))
         });
         self.or_refuse(kind, alike.collect::<Result<()>>())?;
         let reduction = Reduction { call, kind, op, axes: &axes, grains: Some(self.grains()), hint: "" };
-        let reduced = self.reduce_leaves(&reduction, values)?;
+        let reduced = self.reduce_leaves(&reduction, &values)?;
         self.put(call, rest, reduced)
     }
 
@@ -207,7 +204,7 @@ impl Strategy {
         let checked = checked.and_then(|()| self.check_count(kind.name(), "value", value.values().len()));
         self.or_refuse(kind, checked)?;
         let (rest, values) = taken(value.iter());
-        let gathered = self.gather_leaves(kind, values, axis.into())?;
+        let gathered = self.gather_leaves(kind, &values, axis.into())?;
         self.put(kind.name(), rest, gathered)
     }
 
