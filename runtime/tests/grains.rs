@@ -6,9 +6,10 @@ mod fields;
 use consonance::{
     CommunicationOptions, Communicator, DType, Dataset, Device, Error, Grains, IndexedSlices, MirroredStrategy,
     MultiWorkerMirroredStrategy, Nest, PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, Strategy,
-    Tensor, TfConfigClusterResolver, bf16,
+    Tensor, TfConfigClusterResolver, World, bf16,
     dataset::{self, AutoShardPolicy, Deal, InputOptions},
     f16,
+    raw::{Carrier, Inbox, Letter},
     training::{Gradients, Mean},
 };
 use consonance_kernels::digest::mix;
@@ -16,8 +17,12 @@ use consonance_spec::partition;
 use fields::{found, mismatch, own, refusal};
 use std::{
     process,
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering},
+    },
     thread,
+    time::{Duration, Instant},
 };
 
 fn devices(replicas: usize) -> impl Iterator<Item = Device> {
@@ -242,6 +247,51 @@ fn gradients_of_grains_have_the_bits_of_a_replica_each() {
             }
         }
     }
+}
+
+/// Carries letters between threads, and counts their bytes.
+struct Counting(Vec<Arc<Inbox>>, AtomicUsize);
+
+impl Carrier for Counting {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
+        self.1.fetch_add(letter.body().len(), Ordering::Relaxed);
+        self.0[to].put(from, letter);
+    }
+}
+
+#[test]
+fn gradients_of_the_last_of_several_passes_travel_while_it_goes_on() {
+    const COUNT: usize = 40_000;
+    let inboxes: Vec<Arc<Inbox>> = (0..2).map(|rank| Arc::new(Inbox::new(rank, 2))).collect();
+    let carrier = Arc::new(Counting(inboxes.clone(), AtomicUsize::new(0)));
+    let engine = |(rank, inbox): (usize, Arc<Inbox>)| {
+        Communicator::from_engine(inbox.engine(World::new(rank, 2).expect("one of two"), carrier.clone()))
+    };
+    let communicators = inboxes.into_iter().enumerate().map(engine).collect();
+    let options = CommunicationOptions::new().background_threads(true).bytes_per_pack(1);
+    let builder = MultiWorkerMirroredStrategy::builder(cluster(0, 1, 0)).options(options).grains(5);
+    let strategy = builder.build_on(communicators).expect("a strategy");
+    let sums = strategy.run(|replica| {
+        let mut gradients = Gradients::sum();
+        let layer = || Tensor::from(vec![1.0f32; COUNT]);
+        for _ in 1..replica.grains().len() {
+            gradients.accumulate(replica, |pass| (0..2).try_for_each(|_| pass.push(layer())))?;
+        }
+        let before = carrier.1.load(Ordering::Relaxed);
+        let reduced = gradients.all_reduce(replica, |pass| {
+            // A layer of this size has a bucket of its own.
+            pass.push(Tensor::from(vec![1.0f32; COUNT]))?;
+            let start = Instant::now();
+            while carrier.1.load(Ordering::Relaxed) < before + size_of::<f32>() * COUNT / 2 {
+                assert!(start.elapsed() < Duration::from_secs(60), "nobody carries the first layer");
+                thread::yield_now();
+            }
+            pass.push(layer())
+        })?;
+        Ok(reduced.gradients)
+    });
+    let sums = sums.expect("sums");
+    assert!(sums.iter().flatten().all(|sum| *sum == Tensor::from(vec![5.0f32; COUNT])));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The contributions of a replica that has several, each a nest: combined as they come, and then
 //! with those of the other replicas.
 
-use super::{nest_call::check_leaves, packed_sums::PackedSums};
+use super::{earlier::Run, nest_call::check_leaves, packed_sums::PackedSums};
 use crate::{
     Axes, CommunicationOptions, Error, ReduceOp, ReplicaContext, Result,
     replica::verify::first_nan,
@@ -18,7 +18,6 @@ pub(crate) struct Place {
     run: Range<usize>,
     /// The number of contributions of all replicas.
     of: usize,
-    pack_limit: usize,
     /// The group that has the memory.
     group: u64,
 }
@@ -49,10 +48,6 @@ impl GrainSum {
         GrainSum { op, place, added: 0, room: None, nan: None }
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
-    }
-
     pub(crate) fn run(&self) -> Range<usize> {
         self.place.run.clone()
     }
@@ -67,17 +62,9 @@ impl GrainSum {
         self.room.iter_mut().for_each(|(_, sums)| sums.clear());
     }
 
-    /// Checks that the next contribution is not the last one.
-    pub(crate) fn require_more(&self, call: &'static str) -> Result<()> {
-        match self.added < self.place.most() {
-            true => Ok(()),
-            false => Err(self.place.miscounted(call, self.added + 1)),
-        }
-    }
-
     /// Adds the next contribution: each one but the last.
     pub(crate) fn add(&mut self, call: &'static str, replica: &ReplicaContext<'_>, leaves: &[Leaf]) -> Result<()> {
-        self.require_more(call)?;
+        self.place.require_more(call, self.added)?;
         let options = replica.strategy().options();
         self.prepare(call, replica, leaves, &options)?.add(leaves)?;
         if options.verifies() {
@@ -96,10 +83,7 @@ impl GrainSum {
         leaves: &mut [Leaf],
     ) -> Result<()> {
         let options = replica.strategy().options();
-        let is_whole = match self.added == self.place.most() {
-            true => Ok(()),
-            false => Err(self.place.miscounted(call, self.added)),
-        };
+        let is_whole = self.place.require_all(call, self.added);
         let checked = is_whole.and_then(|()| self.prepare(call, replica, leaves, &options).map(|_| ()));
         replica.or_refuse(Kind::AllReduce, checked)?;
         let done = self.combine(call, replica, leaves, &options);
@@ -153,13 +137,27 @@ impl GrainSum {
 impl Place {
     /// Returns the place of the contributions `run` of `0..of`, which this replica has.
     pub(crate) fn new(counted: Counted, replica: &ReplicaContext<'_>, run: Range<usize>, of: usize) -> Place {
-        let strategy = replica.strategy();
-        Place { counted, run, of, pack_limit: strategy.options().pack_limit(), group: strategy.group_number() }
+        Place { counted, run, of, group: replica.strategy().group_number() }
     }
 
     /// Returns whether each replica has one contribution.
     pub(crate) fn is_of_one_each(&self, replicas: usize) -> bool {
         self.run.len() == 1 && self.of == replicas
+    }
+
+    /// Returns the contributions to a reduction by `op`.
+    pub(crate) fn run_of(&self, op: ReduceOp) -> Run {
+        Run { op, own: self.run.clone(), of: self.of }
+    }
+
+    /// Checks that the contribution after so many is not the last one.
+    pub(crate) fn require_more(&self, call: &'static str, added: usize) -> Result<()> {
+        if added < self.most() { Ok(()) } else { Err(self.miscounted(call, added + 1)) }
+    }
+
+    /// Checks that so many contributions are all before the last one.
+    pub(crate) fn require_all(&self, call: &'static str, added: usize) -> Result<()> {
+        if added == self.most() { Ok(()) } else { Err(self.miscounted(call, added)) }
     }
 
     /// Returns the number of contributions before the last.

@@ -3,6 +3,7 @@
 mod board;
 mod context;
 mod current;
+pub(crate) mod earlier;
 pub(crate) mod grain_sum;
 mod grains;
 mod merge;

@@ -84,6 +84,10 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         NestCall { contributions: Some(contributions), pack_limit, ..self }
     }
 
+    pub(super) fn communicator(&self) -> &Communicator {
+        &self.communicator
+    }
+
     pub(crate) fn call(&mut self, call: Call<'_>) -> Result<()> {
         self.agreed(|communicator, agreement| communicator.execute(call, agreement))
     }

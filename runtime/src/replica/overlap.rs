@@ -10,7 +10,10 @@
 //! Then the replica itself all-reduces the buckets when it waits. Replicas may differ in this
 //! choice: the calls are the same.
 
-use super::overlap_queue::{CALL, Flow, Passed};
+use super::{
+    earlier::{Earlier, Run},
+    overlap_queue::{CALL, Flow, Passed},
+};
 use crate::{
     CommunicationOptions, Error, ReplicaContext, Result,
     error::IntoReduceOp,
@@ -18,7 +21,7 @@ use crate::{
     value::nest::{Nest, Path},
 };
 use consonance_kernels::group::Reason;
-use std::{fmt, time::Duration};
+use std::{fmt, iter, time::Duration};
 
 /// Accepts values to all-reduce while the replica computes: see [`ReplicaContext::overlap`].
 pub struct Buckets<'r> {
@@ -57,7 +60,17 @@ impl Buckets<'_> {
     /// assert_eq!(sums[0], (0.5, [2, 4]));
     /// # Ok::<(), consonance::Error>(())
     /// ```
-    pub fn all_reduce<N: Nest>(&self, op: impl IntoReduceOp, mut value: N) -> Result<PendingNest<'_, N>> {
+    pub fn all_reduce<N: Nest>(&self, op: impl IntoReduceOp, value: N) -> Result<PendingNest<'_, N>> {
+        self.all_reduce_after(op, value, iter::empty())
+    }
+
+    /// Starts the all-reduce of `value` and of the contributions before it, one for each leaf.
+    pub(crate) fn all_reduce_after<N: Nest>(
+        &self,
+        op: impl IntoReduceOp,
+        mut value: N,
+        earlier: impl Iterator<Item = Earlier>,
+    ) -> Result<PendingNest<'_, N>> {
         self.replica.require(CALL)?;
         let mut leaves = Vec::new();
         value.take_leaves(&Path::default().join(self.replica.with_flow(|flow, _| flow.handed_over())), &mut leaves);
@@ -67,7 +80,7 @@ impl Buckets<'_> {
             self.replica.with_flow(|flow, held| flow.refuse(&error, held));
             error
         })?;
-        let passed = self.replica.with_flow(|flow, held| flow.take(op, leaves, held));
+        let passed = self.replica.with_flow(|flow, held| flow.take(op, leaves, earlier, held));
         Ok(PendingNest { buckets: self, nest: value, passed })
     }
 
@@ -116,8 +129,14 @@ impl<N: Nest> PendingNest<'_, N> {
     /// # Ok::<(), consonance::Error>(())
     /// ```
     pub fn wait(self) -> Result<N> {
+        self.wait_for_all().map(|(nest, _)| nest)
+    }
+
+    /// Does [`wait`](PendingNest::wait), and returns the room for contributions before each leaf.
+    pub(crate) fn wait_for_all(self) -> Result<(N, Vec<Earlier>)> {
         self.buckets.replica.with_flow(|flow, held| flow.hasten(self.passed.value, held));
-        self.buckets.replica.put(CALL, self.nest, self.passed.wait()?)
+        let (leaves, earlier) = self.passed.wait()?.into_iter().unzip();
+        Ok((self.buckets.replica.put(CALL, self.nest, leaves)?, earlier))
     }
 }
 
@@ -187,6 +206,17 @@ impl ReplicaContext<'_> {
         options: CommunicationOptions,
         body: impl FnOnce(&Buckets<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.overlap_of(options, None, body)
+    }
+
+    /// [`overlap_with`](ReplicaContext::overlap_with), in which each value is the last of the
+    /// contributions `run`, if any.
+    pub(crate) fn overlap_of<R>(
+        &self,
+        options: CommunicationOptions,
+        run: Option<Run>,
+        body: impl FnOnce(&Buckets<'_>) -> Result<R>,
+    ) -> Result<R> {
         let call = "ReplicaContext::overlap";
         self.require(call)?;
         let options = options.over(self.strategy().options());
@@ -197,7 +227,7 @@ impl ReplicaContext<'_> {
             });
         }
         let thread = self.strategy().take_thread(options);
-        let flow = Flow::new(options, self.contract().cloned(), &self.held(), thread);
+        let flow = Flow::new(options, self.contract().cloned(), run, &self.held(), thread);
         *self.flow().borrow_mut() = Some(flow);
         let mut end = End { replica: self, failure: Some(Reason::Panic) };
         let result = body(&Buckets { replica: self });

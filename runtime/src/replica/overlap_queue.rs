@@ -9,7 +9,11 @@ use crate::{
         promise::{Promise, Promised, Unheard, promise},
     },
     execution::CommLease,
-    replica::{nest_call::NestCall, verify::refuse_nan},
+    replica::{
+        earlier::{Earlier, Run, all_reduce_last},
+        nest_call::NestCall,
+        verify::{has_nan, refuse_nan},
+    },
     value::{
         contract::Contract,
         nest::{Leaf, Value},
@@ -18,7 +22,7 @@ use crate::{
 use consonance_kernels::group::Reason;
 use consonance_spec::{DType, Kind, static_shapes::REDUCED_SHAPE};
 use std::{
-    mem,
+    iter, mem,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -31,6 +35,8 @@ pub(crate) struct Flow {
     /// Whether replicas look for NaN before each bucket.
     verifies: bool,
     contract: Option<Contract>,
+    /// The contributions of this replica, if each value is the last of several.
+    run: Option<Run>,
     /// The buckets that are not full, at most one per operation and dtype, in the order of their
     /// last additions.
     open: Vec<Bucket>,
@@ -73,6 +79,7 @@ impl Flow {
     pub(super) fn new(
         options: CommunicationOptions,
         contract: Option<Contract>,
+        run: Option<Run>,
         communicator: &Communicator,
         thread: Option<KeptThread>,
     ) -> Flow {
@@ -87,6 +94,7 @@ impl Flow {
             configuration: options.configuration(),
             verifies: options.verifies(),
             contract,
+            run,
             open: Vec::new(),
             values: 0,
             leaves: Vec::new(),
@@ -97,11 +105,17 @@ impl Flow {
     }
 
     /// Puts the leaves into buckets, and sends full buckets. A leaf that fills a bucket gets its
-    /// own.
-    pub(super) fn take(&mut self, op: ReduceOp, leaves: Vec<Leaf>, held: &mut CommLease) -> Passed {
+    /// own. `earlier` has the contributions before those leaves, if there are any.
+    pub(super) fn take(
+        &mut self,
+        op: ReduceOp,
+        leaves: Vec<Leaf>,
+        earlier: impl Iterator<Item = Earlier>,
+        held: &mut CommLease,
+    ) -> Passed {
         let mut passed = Passed { value: self.values, leaves: Vec::with_capacity(leaves.len()) };
         self.values += 1;
-        for leaf in leaves {
+        for (leaf, earlier) in leaves.into_iter().zip(earlier.chain(iter::repeat_with(Earlier::default))) {
             let (dtype, bytes) = match &leaf.value {
                 Value::Dense(tensor) => (Some(tensor.dtype()), tensor.buf().bytes()),
                 Value::Sparse(_) => (None, usize::MAX),
@@ -122,6 +136,7 @@ impl Flow {
             self.leaves.push(promised.unheard());
             passed.leaves.push(promised);
             bucket.leaves.push(leaf);
+            bucket.earlier.push(earlier);
             bucket.promises.push((passed.value, promise));
             if bucket.free == 0 {
                 self.send(bucket, held);
@@ -135,8 +150,8 @@ impl Flow {
     /// Queues a bucket for its all-reduce, after earlier buckets.
     fn send(&mut self, bucket: Bucket, held: &mut CommLease) {
         let Flow { configuration, verifies, .. } = *self;
-        let (contract, progress) = (self.contract.clone(), self.progress.clone());
-        let task = Task { bucket, configuration, verifies, contract, progress };
+        let (contract, run, progress) = (self.contract.clone(), self.run.clone(), self.progress.clone());
+        let task = Task { bucket, configuration, verifies, contract, run, progress };
         match &mut self.way {
             Way::Thread(thread, lent) => {
                 let lent = lent.get_or_insert_with(|| Arc::new(Mutex::new(held.give_up()))).clone();
@@ -251,13 +266,16 @@ struct Bucket {
     /// The free space in bytes.
     free: usize,
     leaves: Vec<Leaf>,
-    /// For each leaf the number of its value, and the promise.
-    promises: Vec<(usize, Promise<Leaf>)>,
+    /// For each leaf the contributions before it.
+    earlier: Vec<Earlier>,
+    /// For each leaf the number of its value, and the promise of its result and of the room for
+    /// contributions before it.
+    promises: Vec<(usize, Promise<(Leaf, Earlier)>)>,
 }
 
 impl Bucket {
     fn new(op: ReduceOp, dtype: Option<DType>, limit: usize) -> Bucket {
-        Bucket { op, dtype, free: limit, leaves: Vec::new(), promises: Vec::new() }
+        Bucket { op, dtype, free: limit, leaves: Vec::new(), earlier: Vec::new(), promises: Vec::new() }
     }
 }
 
@@ -267,25 +285,33 @@ pub(crate) struct Task {
     configuration: Configuration,
     verifies: bool,
     contract: Option<Contract>,
+    run: Option<Run>,
     progress: Arc<Mutex<Progress>>,
 }
 
 impl Task {
     pub(crate) fn carry_out(self, communicator: &mut Communicator) {
-        let Task { bucket, configuration, verifies, contract, progress } = self;
-        let Bucket { op, mut leaves, promises, .. } = bucket;
+        let Task { bucket, configuration, verifies, contract, run, progress } = self;
+        let Bucket { op, mut leaves, mut earlier, promises, .. } = bucket;
         let ended = progress.lock().expect(UNHARMED).ended.clone();
         let start = Instant::now();
         let mut found_nan = false;
         let reduce = |communicator: &mut Communicator| {
             communicator.configure(configuration);
             if verifies {
-                let refused = refuse_nan(CALL, communicator, Kind::AllReduce, &leaves);
+                let own = leaves.iter().zip(&earlier).position(|(leaf, earlier)| earlier.has_nan() || has_nan(leaf));
+                let refused = refuse_nan(CALL, communicator, Kind::AllReduce, &leaves, own);
                 found_nan = matches!(refused, Err(Error::InvalidCall { .. }));
                 refused?;
             }
             let mut call = NestCall::new(Kind::AllReduce, communicator, &leaves, Axes::default(), contract.clone());
-            let reduced = call.all_reduce_leaves(op, &mut leaves, 0);
+            let reduced = match &run {
+                None => call.all_reduce_leaves(op, &mut leaves, 0),
+                Some(run) => {
+                    let call = call.with_contributions(run.of, None);
+                    all_reduce_last(CALL, run, call, &mut leaves, &mut earlier)
+                }
+            };
             match &contract {
                 None => reduced,
                 Some(contract) => reduced.map_err(|error| contract.by_rule(REDUCED_SHAPE, error)),
@@ -299,8 +325,8 @@ impl Task {
             progress.ended = Some(error.clone());
         }
         drop(progress);
-        for ((_, promise), leaf) in promises.into_iter().zip(leaves) {
-            promise.keep(result.clone().map(|()| leaf));
+        for ((_, promise), kept) in promises.into_iter().zip(leaves.into_iter().zip(earlier)) {
+            promise.keep(result.clone().map(|()| kept));
         }
     }
 }
@@ -309,12 +335,13 @@ impl Task {
 pub(super) struct Passed {
     /// Its number.
     pub(super) value: usize,
-    leaves: Vec<Promised<Leaf>>,
+    leaves: Vec<Promised<(Leaf, Earlier)>>,
 }
 
 impl Passed {
-    /// Waits until all leaves are back, and returns them.
-    pub(super) fn wait(&self) -> Result<Vec<Leaf>> {
+    /// Waits until all leaves are back, and returns them with the room for contributions before
+    /// them.
+    pub(super) fn wait(&self) -> Result<Vec<(Leaf, Earlier)>> {
         // All are taken: the overlap returns an error that is left.
         let leaves: Vec<_> = self.leaves.iter().map(Promised::take).collect();
         leaves.into_iter().collect()

@@ -104,13 +104,19 @@ impl PackedSums {
             reduce_fused(&mut tensors, places, |tensor| session.all_reduce_accumulated(sum, tensor))?;
         }
         for (slices, before) in sparse.into_iter().zip(&mut self.rows) {
-            let (indices, values): (Vec<&Tensor>, Vec<&Tensor>) =
-                before.iter().chain(iter::once(&*slices)).map(|slices| (&slices.indices, &slices.values)).unzip();
-            (slices.indices, slices.values) = (joined(&indices)?, joined(&values)?);
+            join_rows(slices, before)?;
             session.all_reduce_rows_of(self.of, self.op, slices)?;
         }
         Ok(())
     }
+}
+
+/// Puts the rows of earlier slices before those of `slices`.
+pub(super) fn join_rows(slices: &mut IndexedSlices, earlier: &[IndexedSlices]) -> Result<()> {
+    let (indices, values): (Vec<&Tensor>, Vec<&Tensor>) =
+        earlier.iter().chain(iter::once(&*slices)).map(|slices| (&slices.indices, &slices.values)).unzip();
+    (slices.indices, slices.values) = (joined(&indices)?, joined(&values)?);
+    Ok(())
 }
 
 /// Returns the rows of all tensors, at least one.

@@ -24,7 +24,7 @@ impl ReplicaContext<'_> {
         if !options.verifies() {
             return Ok(());
         }
-        refuse_nan(call, &mut self.configured(), kind, leaves)
+        refuse_nan(call, &mut self.configured(), kind, leaves, first_nan(leaves))
     }
 
     /// Does [`refuse_nan`](ReplicaContext::refuse_nan) where more contributions than `leaves` may
@@ -40,7 +40,7 @@ impl ReplicaContext<'_> {
         if !options.verifies() {
             return Ok(());
         }
-        compare_nan(call, &mut self.configured(), kind, own(), |place| path_of(leaves, place))
+        refuse_nan(call, &mut self.configured(), kind, leaves, own())
     }
 
     /// Does [`refuse_nan`](ReplicaContext::refuse_nan) on a slice.
@@ -48,29 +48,35 @@ impl ReplicaContext<'_> {
         if !self.strategy().options().verifies() {
             return Ok(());
         }
-        let own = Some(0).filter(|_| has_nan(data));
+        let own = Some(0).filter(|_| any_nan(data));
         compare_nan(call, &mut self.configured(), kind, own, |_| Path::default())
     }
 }
 
-/// Refuses a reduction of `leaves` to which a rank contributes a NaN. All ranks get the same error.
+/// Refuses a reduction of `leaves` to which a rank contributes a NaN: `own` is the place of the
+/// first leaf for which this rank does. All ranks get the same error.
 pub(super) fn refuse_nan(
     call: &'static str,
     communicator: &mut Communicator,
     kind: Kind,
     leaves: &[Leaf],
+    own: Option<usize>,
 ) -> Result<()> {
-    compare_nan(call, communicator, kind, first_nan(leaves), |place| path_of(leaves, place))
+    compare_nan(call, communicator, kind, own, |place| path_of(leaves, place))
 }
 
 /// Returns the place of the first leaf that has a NaN.
 pub(super) fn first_nan(leaves: &[Leaf]) -> Option<usize> {
-    let has_nan = |leaf: &Leaf| match &leaf.value {
-        // Elements of a device are not read.
-        Value::Dense(tensor) => tensor.host().is_ok_and(has_nan),
-        Value::Sparse(slices) => slices.values().host().is_ok_and(has_nan),
-    };
     leaves.iter().position(has_nan)
+}
+
+/// Returns whether a leaf has a NaN.
+pub(super) fn has_nan(leaf: &Leaf) -> bool {
+    match &leaf.value {
+        // Elements of a device are not read.
+        Value::Dense(tensor) => tensor.host().is_ok_and(any_nan),
+        Value::Sparse(slices) => slices.values().host().is_ok_and(any_nan),
+    }
 }
 
 fn path_of(leaves: &[Leaf], place: usize) -> Path {
@@ -103,7 +109,7 @@ fn compare_nan(
 }
 
 /// Returns whether an element is NaN.
-fn has_nan(data: HostBuf<'_>) -> bool {
+fn any_nan(data: HostBuf<'_>) -> bool {
     macro_rules! any {
         (Float $type:ty) => {
             data.as_slice::<$type>().is_some_and(|elements| elements.iter().any(|element| element.is_nan()))

@@ -1,15 +1,19 @@
 //! The gradients of a replica: accumulated over passes, and reduced while they are computed.
 
 use crate::{
-    Axes, Buckets, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
-    replica::grain_sum::{Counted, GrainSum, Place},
+    Axes, Buckets, CommunicationOptions, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
+    replica::{
+        earlier::Earlier,
+        grain_sum::{Counted, Place},
+    },
     value::nest::{self, Leaf, NestSignature, Path},
 };
 use consonance_spec::Kind;
 use std::{
-    fmt,
+    fmt, mem,
     ops::AddAssign,
     time::{Duration, Instant},
+    vec,
 };
 
 /// Sums or averages gradients over the replicas.
@@ -44,10 +48,15 @@ pub struct Gradients {
     op: ReduceOp,
     /// The number of passes of a step, if that is not the number of the replica's grains.
     wanted: Option<usize>,
-    /// The passes of a step; made by the first one, and kept for the next step.
-    sum: Option<GrainSum>,
+    /// The passes of this replica among those of all; known since the first one.
+    place: Option<Place>,
+    /// The number of passes before the last.
+    added: usize,
     /// The signature of each push of the passes so far.
     pushes: Vec<NestSignature>,
+    /// The gradients of the passes so far, for each leaf. The room for them is kept for the next
+    /// step.
+    earlier: Vec<Earlier>,
 }
 
 /// A backward pass, to which gradients are pushed. All passes of a reduction push gradients of the
@@ -63,19 +72,23 @@ pub struct Pass<'p, N> {
 
 /// The destination of a pass's gradients.
 enum Target<'p, N> {
-    /// To those of the other passes, at the end of the pass.
-    Passes(Pushed<N>),
-    /// To the other replicas.
-    Replicas { op: ReduceOp, buckets: &'p Buckets<'p>, pending: Vec<PendingNest<'p, N>> },
+    /// To those of the passes before, at the end of the pass.
+    Passes(Pushed),
+    /// To the other replicas, after those of the passes before.
+    Replicas {
+        op: ReduceOp,
+        buckets: &'p Buckets<'p>,
+        pending: Vec<PendingNest<'p, N>>,
+        earlier: vec::IntoIter<Earlier>,
+    },
 }
 
 /// The gradients of a pass.
-struct Pushed<N> {
+#[derive(Default)]
+struct Pushed {
     leaves: Vec<Leaf>,
-    /// For each push the nest without its leaves, and its signature.
-    nests: Vec<(N, NestSignature)>,
-    /// For each push the end of its leaves.
-    ends: Vec<usize>,
+    /// The signature of each push.
+    signatures: Vec<NestSignature>,
 }
 
 /// The result of [`Gradients::all_reduce`].
@@ -118,7 +131,7 @@ impl Gradients {
     }
 
     fn new(op: ReduceOp) -> Gradients {
-        Gradients { op, wanted: None, sum: None, pushes: Vec::new() }
+        Gradients { op, wanted: None, place: None, added: 0, pushes: Vec::new(), earlier: Vec::new() }
     }
 
     /// Sets the number of passes of a step on each replica, of which all but the last are
@@ -167,21 +180,32 @@ impl Gradients {
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<R> {
         let place = self.place(ACCUMULATE, replica)?;
-        let Gradients { op, sum, pushes, .. } = self;
-        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
-        sum.require_more(ACCUMULATE)?;
-        let (value, pushed) = passed(Some(&pushes[..]).filter(|_| sum.added() > 0), backward)?;
-        sum.add(ACCUMULATE, replica, &pushed.leaves)?;
-        *pushes = pushed.nests.into_iter().map(|(_, signature)| signature).collect();
+        place.require_more(ACCUMULATE, self.added)?;
+        let target = Target::Passes(Pushed::default());
+        let mut pass = Pass { known: self.known(), pushes: 0, target, waited: Duration::ZERO };
+        let value = backward(&mut pass)?;
+        pass.is_whole()?;
+        let Target::Passes(Pushed { leaves, signatures }) = pass.target else { unreachable!("made above") };
+        let run = place.run_of(self.op);
+        self.earlier.resize_with(leaves.len(), Earlier::default);
+        let mut prepared = self.earlier.iter_mut().zip(&leaves);
+        prepared.try_for_each(|(earlier, leaf)| earlier.prepare(ACCUMULATE, &replica.held(), &run, leaf))?;
+        let verifies = replica.strategy().options().verifies();
+        self.earlier.iter_mut().zip(&leaves).try_for_each(|(earlier, leaf)| earlier.add(leaf, verifies))?;
+        (self.pushes, self.added) = (signatures, self.added + 1);
         Ok(value)
+    }
+
+    /// Returns the pushes of the passes before, if there were some.
+    fn known(&self) -> Option<&[NestSignature]> {
+        Some(&self.pushes[..]).filter(|_| self.added > 0)
     }
 
     /// Runs the last backward pass of a step, and reduces its gradients with those of the passes
     /// before. Returns what `backward` returned, and the reduced gradients. The next step begins
     /// anew.
     ///
-    /// If each replica makes one pass, gradients are reduced while the pass goes on: small ones in
-    /// buckets, large ones alone. Otherwise they are reduced after the last pass, without overlap.
+    /// Gradients are reduced while the pass goes on: small ones in buckets, large ones alone.
     ///
     /// Every replica makes the call. The result has the same bits for every size of buckets, and
     /// with and without threads that reduce meanwhile.
@@ -216,55 +240,33 @@ impl Gradients {
         backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
     ) -> Result<Reduced<N, R>> {
         let place = self.place(ALL_REDUCE, replica);
-        let place = replica.or_refuse(Kind::AllReduce, place).inspect_err(|_| self.reset())?;
-        let reduced = match place.is_of_one_each(replica.num_replicas_in_sync()) {
-            true => self.overlapped(replica, backward),
-            false => self.accumulated(replica, place, backward),
-        };
-        self.reset();
-        reduced
-    }
-
-    /// Reduces the gradients of one pass on each replica, while it goes on.
-    fn overlapped<N: Nest, R>(
-        &self,
-        replica: &ReplicaContext<'_>,
-        backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
-    ) -> Result<Reduced<N, R>> {
-        replica.overlap(|buckets| {
-            let target = Target::Replicas { op: self.op, buckets, pending: Vec::new() };
-            let mut pass = Pass { known: None, pushes: 0, target, waited: Duration::ZERO };
+        let whole = place.and_then(|place| place.require_all(ALL_REDUCE, self.added).map(|()| place));
+        let place = replica.or_refuse(Kind::AllReduce, whole).inspect_err(|_| self.reset())?;
+        let run = (!place.is_of_one_each(replica.num_replicas_in_sync())).then(|| place.run_of(self.op));
+        let earlier = mem::take(&mut self.earlier).into_iter();
+        let reduced = replica.overlap_of(CommunicationOptions::new(), run, |buckets| {
+            let target = Target::Replicas { op: self.op, buckets, pending: Vec::new(), earlier };
+            let mut pass = Pass { known: self.known(), pushes: 0, target, waited: Duration::ZERO };
             let value = backward(&mut pass)?;
+            pass.is_whole()?;
             let Target::Replicas { pending, .. } = pass.target else { unreachable!("made above") };
             let start = Instant::now();
-            let gradients = pending.into_iter().map(|nest| nest.wait()).collect::<Result<Vec<_>>>()?;
+            let (mut gradients, mut earlier) = (Vec::with_capacity(pending.len()), Vec::new());
+            for nest in pending {
+                let (nest, room) = nest.wait_for_all()?;
+                gradients.push(nest);
+                earlier.extend(room);
+            }
             let waited = pass.waited + start.elapsed();
-            Ok(Reduced { value, gradients, communication: Communication { total: buckets.in_collectives(), waited } })
-        })
-    }
-
-    /// Reduces the gradients of several passes on a replica, after the last one.
-    fn accumulated<N: Nest, R>(
-        &mut self,
-        replica: &ReplicaContext<'_>,
-        place: Place,
-        backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
-    ) -> Result<Reduced<N, R>> {
-        let Gradients { op, sum, pushes, .. } = self;
-        let sum = sum.get_or_insert_with(|| GrainSum::new(*op, place));
-        let known = Some(&pushes[..]).filter(|_| sum.added() > 0);
-        // A failure in an overlap aborts the group: the other replicas wait for this one.
-        let (value, Pushed { mut leaves, nests, ends }) = replica.overlap(|_| passed(known, backward))?;
-        let start = Instant::now();
-        sum.all_reduce(ALL_REDUCE, replica, &mut leaves)?;
-        let total = start.elapsed();
-        let (mut leaves, mut begin) = (leaves.into_iter(), 0);
-        let put = |((nest, _), end): ((N, NestSignature), usize)| {
-            let own = leaves.by_ref().take(end - std::mem::replace(&mut begin, end)).collect();
-            replica.put(PUSH, nest, own)
-        };
-        let gradients = nests.into_iter().zip(ends).map(put).collect::<Result<_>>()?;
-        Ok(Reduced { value, gradients, communication: Communication { total, waited: total } })
+            let communication = Communication { total: buckets.in_collectives(), waited };
+            Ok((Reduced { value, gradients, communication }, earlier))
+        });
+        let reduced = reduced.map(|(reduced, earlier)| {
+            self.earlier = earlier;
+            reduced
+        });
+        self.reset();
+        reduced
     }
 
     /// Returns the place of this replica's contributions. Drops room for others.
@@ -284,44 +286,28 @@ impl Gradients {
         };
         let counted = if strategy.has_grains() { Counted::Grains } else { Counted::Passes };
         let place = Place::new(counted, replica, run, of);
-        match &self.sum {
-            Some(sum) if *sum.place() != place && sum.added() > 0 => {
-                let expected = format!("{}, as in the passes before (Gradients::reset drops them)", sum.place());
-                return Err(Error::invalid(
-                    call,
-                    counted.argument(),
-                    expected,
-                    format!("{place} of another strategy, or after a reform"),
-                ));
+        if let Some(before) = self.place.as_ref().filter(|before| **before != place) {
+            if self.added > 0 {
+                let expected = format!("{before}, as in the passes before (Gradients::reset drops them)");
+                let found = format!("{place} of another strategy, or after a reform");
+                return Err(Error::invalid(call, counted.argument(), expected, found));
             }
-            Some(sum) if *sum.place() != place => self.sum = None,
-            _ => {}
+            self.earlier.clear();
         }
+        self.place = Some(place.clone());
         Ok(place)
     }
 
     /// Returns the number of passes since the last reduction.
     pub fn passes(&self) -> usize {
-        self.sum.as_ref().map_or(0, GrainSum::added)
+        self.added
     }
 
     /// Forgets the passes since the last reduction.
     pub fn reset(&mut self) {
-        self.sum.iter_mut().for_each(GrainSum::clear);
+        self.added = 0;
+        self.earlier.iter_mut().for_each(Earlier::clear);
     }
-}
-
-/// Runs a pass whose gradients are kept.
-fn passed<N: Nest, R>(
-    known: Option<&[NestSignature]>,
-    backward: impl FnOnce(&mut Pass<'_, N>) -> Result<R>,
-) -> Result<(R, Pushed<N>)> {
-    let target = Target::Passes(Pushed { leaves: Vec::new(), nests: Vec::new(), ends: Vec::new() });
-    let mut pass = Pass { known, pushes: 0, target, waited: Duration::ZERO };
-    let value = backward(&mut pass)?;
-    pass.is_whole()?;
-    let Target::Passes(pushed) = pass.target else { unreachable!("made above") };
-    Ok((value, pushed))
 }
 
 impl<N: Nest> Pass<'_, N> {
@@ -346,24 +332,24 @@ impl<N: Nest> Pass<'_, N> {
         let mut leaves = Vec::new();
         gradients.take_leaves(&Path::default().join(self.pushes), &mut leaves);
         leaves.iter().try_for_each(|leaf| leaf.check_op(PUSH, ReduceOp::Sum))?;
+        let signature = NestSignature::new(&leaves, &Axes::default());
+        if let Some(known) = self.known {
+            let nothing = NestSignature::new(&[], &Axes::default());
+            let expected = known.get(self.pushes).unwrap_or(&nothing);
+            if let Some((path, expected, found)) = expected.difference(&signature) {
+                return Err(Error::invalid(PUSH, path, expected, found));
+            }
+        }
         match &mut self.target {
             Target::Passes(pushed) => {
                 leaves.iter().try_for_each(|leaf| leaf.require_host(PUSH))?;
-                let signature = NestSignature::new(&leaves, &Axes::default());
-                if let Some(known) = self.known {
-                    let nothing = NestSignature::new(&[], &Axes::default());
-                    let expected = known.get(self.pushes).unwrap_or(&nothing);
-                    if let Some((path, expected, found)) = expected.difference(&signature) {
-                        return Err(Error::invalid(PUSH, path, expected, found));
-                    }
-                }
                 pushed.leaves.append(&mut leaves);
-                pushed.ends.push(pushed.leaves.len());
-                pushed.nests.push((gradients, signature));
+                pushed.signatures.push(signature);
             }
-            Target::Replicas { op, buckets, pending } => {
+            Target::Replicas { op, buckets, pending, earlier } => {
+                let own = earlier.by_ref().take(leaves.len()).collect::<Vec<_>>().into_iter();
                 let nest = nest::put(gradients, leaves).map_err(|error| error.of_call(PUSH))?;
-                pending.push(buckets.all_reduce(*op, nest)?);
+                pending.push(buckets.all_reduce_after(*op, nest, own)?);
             }
         }
         self.pushes += 1;

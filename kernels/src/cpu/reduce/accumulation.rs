@@ -116,6 +116,29 @@ impl Accumulation {
         &self.memory.as_buf().as_bytes()[..bytes]
     }
 
+    /// Joins runs of the same contributions, of which as many were added: their elements follow
+    /// each other. This run begins again with what they have.
+    ///
+    /// # Panics
+    /// If the parts are not runs of these contributions, or do not have the same number of them, or
+    /// if their counts are not this one's together.
+    pub fn join(&mut self, parts: &[&Accumulation]) {
+        let first = parts.first().expect("a run of no parts");
+        let is = |part: &Accumulation| (part.reducer.op(), part.reducer.input, part.run.clone(), part.of);
+        assert!(parts.iter().all(|part| is(part) == is(self) && part.added == first.added), "parts of {:?}", is(self));
+        assert_eq!(parts.iter().map(|part| part.count).sum::<usize>(), self.count, "elements of the parts");
+        (self.added, self.nodes) = (first.added, first.nodes.clone());
+        let mut rest = self.memory.as_buf_mut().into_mut_slice::<u8>().expect("memory of bytes");
+        for node in 0..self.nodes.len() {
+            for part in parts {
+                let bytes = part.reducer.accumulator_bytes(part.count);
+                let (target, after) = rest.split_at_mut(bytes);
+                target.copy_from_slice(&part.values()[node * bytes..][..bytes]);
+                rest = after;
+            }
+        }
+    }
+
     /// Adds the next contribution.
     ///
     /// # Panics

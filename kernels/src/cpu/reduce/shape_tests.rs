@@ -375,6 +375,32 @@ fn an_accumulation_has_the_nodes_of_its_leaves() {
 /// Checks nodes and a result beyond the caches, with each hint. The elements repeat, so the spec
 /// has to compute few of them.
 #[test]
+fn joined_accumulations_are_one_of_their_elements() {
+    let begun = |reducer: Reducer, count| {
+        let bytes = Accumulation::bytes(&reducer, count, 1..6, 7).unwrap();
+        Accumulation::new(reducer, count, 1..6, 7, HostMemory::zeroed(DType::U8, bytes))
+    };
+    let bytes: Vec<u8> = (0..5 * 36u32).map(|i| (i * 37 % 251) as u8).collect();
+    for (op, dtype) in [(ReduceOp::Mean, DType::Bf16), (ReduceOp::Xor, DType::U16), (ReduceOp::Mean, DType::I16)] {
+        let reducer = Reducer::new(op, dtype).unwrap();
+        let mut whole = begun(reducer, 18);
+        let mut parts = [1, 0, 17].map(|count| begun(reducer, count));
+        for leaf in bytes.chunks(36) {
+            let leaf = HostMemory::from_bytes(dtype, leaf.to_vec());
+            let mut joined = begun(reducer, 18);
+            joined.join(&parts.each_ref());
+            assert_eq!((joined.nodes(), joined.values()), (whole.nodes(), whole.values()), "{op} of {dtype}");
+            joined.add(leaf.as_buf());
+            whole.add(leaf.as_buf());
+            assert_eq!((joined.nodes(), joined.values()), (whole.nodes(), whole.values()), "{op} of {dtype}");
+            for (part, range) in parts.iter_mut().zip([0..1, 1..1, 1..18]) {
+                part.add(leaf.as_buf().slice(range));
+            }
+        }
+    }
+}
+
+#[test]
 fn long_nodes_have_the_bits_of_the_spec() {
     let (period, count, stream) = (600, 300_001, crate::tuning::Tuning::DEFAULT.stream_bytes);
     assert!(7 * 4 * count >= stream, "{stream} bytes are written past the caches");
