@@ -134,6 +134,24 @@ fn ranks_may_be_processes() {
     }
 }
 
+#[test]
+fn leaves_are_measured_beside_the_plain_call_and_a_loop() {
+    for (words, parts) in [
+        ("-n 3 --leaves 3", &["consonance", "call"][..]),
+        ("-n 3 --leaves 8 --in-place", &["consonance", "call", "adds", "adds+call", "loop"]),
+        ("-n 2 --leaves 8 --memory alloc --transport processes", &["consonance", "call", "adds", "adds+call", "loop"]),
+    ] {
+        let rows = rows(&format!("all_reduce -b 4 -e 40000 -f 10000 {words}"));
+        let libraries: Vec<&str> = rows.iter().filter_map(|row| row["library"].as_str()).collect();
+        assert_eq!(libraries, [parts, parts].concat(), "{words}");
+        rows.iter().for_each(check_measured);
+    }
+    for words in ["all_reduce -n 3 --leaves 2", "broadcast --leaves 2", "all_reduce --leaves 2 --dtype f64"] {
+        let refused = refusal(words);
+        assert!(refused.contains("'--leaves <L>'"), "{words}: {refused}");
+    }
+}
+
 /// Returns whether this machine plays hosts that have a wire; otherwise says that a test is
 /// skipped.
 fn can_cross() -> bool {

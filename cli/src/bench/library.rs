@@ -5,6 +5,7 @@ use super::{
     case::{Case, Collective},
     group::{Failure, Group, Samples},
     hosts::Played,
+    leaves::Timed,
     limits,
     rivals::Rival,
     row,
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Who {
     Ours,
+    /// Our ranks with leaves.
+    Leaves(Timed),
     Rival(Rival),
     /// A copy of the bytes that a call must move at least, or their way between hosts.
     Limit,
@@ -24,6 +27,7 @@ impl Who {
     pub(super) fn name(&self) -> String {
         match self {
             Who::Ours => "consonance".to_owned(),
+            Who::Leaves(timed) => timed.name().to_owned(),
             Who::Rival(rival) => rival.name(),
             Who::Limit => row::LIMIT.to_owned(),
         }
@@ -52,7 +56,7 @@ impl Library {
     pub(super) fn in_place(&self, case: &Case) -> bool {
         match &self.who {
             Who::Rival(rival) => rival.in_place(case.collective, case.in_place),
-            Who::Ours | Who::Limit => case.in_place,
+            Who::Ours | Who::Leaves(_) | Who::Limit => case.in_place,
         }
     }
 
@@ -72,7 +76,7 @@ impl Library {
         let who = self.who.clone();
         let describe = |rank| match &who {
             Who::Rival(rival) => rival.describe(&case, rank),
-            Who::Ours | Who::Limit => b"\n".to_vec(),
+            Who::Ours | Who::Leaves(_) | Who::Limit => b"\n".to_vec(),
         };
         let batches = self.ask(|group| {
             group.prepare(&case, sets, describe)?;

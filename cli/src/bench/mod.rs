@@ -2,7 +2,8 @@
 //! machine.
 //!
 //! `case.rs` describes calls, `tile.rs` the contents of buffers. `rank.rs` is a rank's side of the
-//! bench, `group.rs` the bench's side of a group of ranks, `library.rs` a library's turns.
+//! bench, `leaves.rs` that of a rank with several leaves, `group.rs` the bench's side of a group of
+//! ranks, `library.rs` a library's turns.
 //! `rivals/` has the other libraries. `hosts.rs` plays hosts, `crossing.rs` counts the bytes
 //! between them, and `link.rs` sends these over bare TCP.
 //! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into
@@ -20,6 +21,7 @@ mod directory;
 mod group;
 mod hosts;
 pub(crate) mod crossing;
+mod leaves;
 mod library;
 mod link;
 pub mod limits;
@@ -46,6 +48,7 @@ use consonance::{DType, ReduceOp};
 use directory::Directory;
 use group::{Group, Samples};
 use hosts::Played;
+use leaves::{Leaves, Timed};
 use library::{Library, Who};
 use rank::Subject;
 use rivals::{Machine, VERSION};
@@ -56,6 +59,9 @@ use std::{
     str::FromStr,
     time::Duration,
 };
+
+/// The largest number of leaves.
+const MOST_LEAVES: usize = 1024;
 
 /// Rounds of turns at each size.
 const ROUNDS: usize = 8;
@@ -129,6 +135,9 @@ pub struct Bench {
     /// By how many percent the smallest and the largest part differ from the average, in
     /// collectives with parts of different sizes.
     pub spread: usize,
+    /// The number of leaves of all ranks: if there is one, all-reduces of accumulators are measured,
+    /// too.
+    pub leaves: Option<usize>,
     /// The other libraries to measure.
     pub rivals: Vec<Rival>,
     /// Pythons in whose environments rivals are looked for, besides those in `PATH`.
@@ -239,7 +248,9 @@ impl Bench {
     /// Returns all that are measured, in the order of rows.
     fn who(&self) -> Vec<Who> {
         let rivals = self.rivals.iter().cloned().map(Who::Rival);
-        std::iter::once(Who::Ours).chain(rivals).chain(self.limit.then_some(Who::Limit)).collect()
+        let parts = self.leaves.map_or(&[][..], |leaves| Timed::parts(leaves, self.ranks));
+        let leaves = parts.iter().map(|&timed| Who::Leaves(timed));
+        std::iter::once(Who::Ours).chain(leaves).chain(rivals).chain(self.limit.then_some(Who::Limit)).collect()
     }
 
     fn case(&self, collective: Collective, bytes: usize) -> Case {
@@ -282,6 +293,19 @@ impl Bench {
                 op.to_string(),
             );
         }
+        if let Some(leaves) = self.leaves {
+            if self.collectives != [Collective::AllReduce] || (dtype, op) != (DType::F32, ReduceOp::Sum) {
+                let [collectives, dtype] = [format!("{:?}", self.collectives), dtype.to_string()];
+                return invalid(
+                    "--leaves <L>",
+                    "all_reduce of f32 by sum".to_owned(),
+                    format!("{leaves}, {op} of {dtype} by {collectives}"),
+                );
+            }
+            if leaves < ranks || leaves > MOST_LEAVES {
+                return invalid("--leaves <L>", format!("{ranks} to {MOST_LEAVES} leaves"), leaves.to_string());
+            }
+        }
         let most = case::MOST_IN_ALL / ranks;
         if let Some(bytes) = self.sizes.iter().max().filter(|&&bytes| bytes > most) {
             return invalid("--end <MAX>", format!("at most {most} bytes of each of {ranks} ranks"), bytes.to_string());
@@ -304,6 +328,15 @@ impl Bench {
                 let group = match &who {
                     Who::Ours if self.transport == Transport::Processes || played.is_some() => {
                         processes::start(self, played, &directory).map(ours)
+                    }
+                    Who::Leaves(timed) => {
+                        let of = self.leaves.unwrap_or(self.ranks);
+                        let leaves = Leaves { timed: *timed, of, memory: self.memory };
+                        match self.transport {
+                            Transport::Processes => processes::start_leaves(self, leaves, &directory),
+                            _ => Group::threads(self.ranks, Subject::Leaves(leaves), &directory),
+                        }
+                        .map(ours)
                     }
                     Who::Ours => Group::threads(self.ranks, self.subject(), &directory).map(ours),
                     Who::Rival(rival) => rival.start(self, &machine, played, &directory),
@@ -339,7 +372,7 @@ impl Bench {
     fn row(&self, library: &mut Library, case: Case) -> Row {
         let (samples, trips) = (std::mem::take(&mut library.samples), std::mem::take(&mut library.trips));
         let (transport, memory) = match library.who {
-            Who::Ours | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
+            Who::Ours | Who::Leaves(_) | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
             Who::Rival(_) => (Transport::Processes, Memory::Slice),
             Who::Limit => (Transport::Threads, Memory::Slice),
         };

@@ -5,6 +5,7 @@ use super::{
     Bench, Transport,
     group::{ANSWER, Failure, Group, cores},
     hosts::Played,
+    leaves::Leaves,
     link::Link,
     rank::{Subject, open_gate, serve},
 };
@@ -36,12 +37,24 @@ const ALLOCATED: &str = "CONSONANCE_BENCH_ALLOC";
 /// ranks of a host.
 const LINKED: &str = "CONSONANCE_BENCH_LINKED";
 
+/// The environment variable with the work of ranks that have leaves.
+const LEAVES: &str = "CONSONANCE_BENCH_LEAVES";
+
 /// The environment variable that names the implementation.
 const IMPLEMENTATION: &str = "CONSONANCE_BENCH_IMPLEMENTATION";
 
 /// Starts a group of processes, each on the core that [`Group::threads`] gives to its rank.
 pub(super) fn start(bench: &Bench, played: Option<&Played>, directory: &Path) -> Result<Group, Failure> {
     let commands = commands(executable::command, bench, played, Implementation::Auto)?;
+    Group::processes(commands, bench.ranks, directory)
+}
+
+/// Starts a group of processes with leaves.
+pub(super) fn start_leaves(bench: &Bench, leaves: Leaves, directory: &Path) -> Result<Group, Failure> {
+    let mut commands = commands(executable::command, bench, None, Implementation::Auto)?;
+    for command in &mut commands {
+        command.env(LEAVES, leaves.to_string());
+    }
     Group::processes(commands, bench.ranks, directory)
 }
 
@@ -89,6 +102,9 @@ fn subject(communicator: &mut Communicator) -> Result<Subject, Box<dyn Error>> {
     if let Some(ranks_of_host) = env::var(LINKED).ok().and_then(|ranks| ranks.parse().ok()) {
         let link = Link::connect(communicator, ranks_of_host)?;
         return Ok(Subject::Linked(link.map(|link| Arc::new(Mutex::new(link)))));
+    }
+    if let Ok(leaves) = env::var(LEAVES) {
+        return Ok(Subject::Leaves(leaves.parse()?));
     }
     Ok(if env::var_os(ALLOCATED).is_some() { Subject::Allocated } else { Subject::Collective })
 }

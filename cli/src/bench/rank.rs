@@ -19,6 +19,7 @@
 use super::{
     case::{Case, Collective},
     crossing::least,
+    leaves::{LeafBuffers, Leaves},
     limits,
     link::Link,
     tile::{Habit, Layout, Segment, Small, Tiles, count},
@@ -49,6 +50,8 @@ pub(super) enum Subject {
     Collective,
     /// The collective, on memory that the communicator allocates.
     Allocated,
+    /// A reduction of several leaves a rank.
+    Leaves(Leaves),
     /// A copy of the bytes that the collective must move at least.
     Limit,
     /// The bytes that the collective must move between hosts at least, on this link; `None` for a
@@ -99,7 +102,7 @@ pub(super) fn serve(
                 let Some((case, sets)) = read_case(words) else { return Err(nonsense(&line)) };
                 // The buffers of the case before are freed first.
                 *prepared = None;
-                match prepare(case, &communicator, subject.clone(), sets) {
+                match prepare(case, &mut communicator, subject.clone(), sets) {
                     Ok(buffers) => *prepared = Some(buffers),
                     Err(error) => return writeln!(link, "failed {error}"),
                 }
@@ -108,7 +111,11 @@ pub(super) fn serve(
             (["run", batches, turn], Some(prepared)) => {
                 let (Ok(batches), Ok(turn)) = (batches.parse(), turn.parse()) else { return Err(nonsense(&line)) };
                 let mut run = Run { clock, seconds: Vec::new(), cpu_seconds: 0.0, wrong: 0 };
-                if let Err(error) = prepared.run(&mut communicator, &mut gate, batches, turn, &mut run) {
+                let meet = &mut |communicator: &mut Communicator| match &mut gate {
+                    Some(gate) => Ok(gate.wait()?),
+                    None => Ok(communicator.barrier()?),
+                };
+                if let Err(error) = prepared.run(&mut communicator, meet, batches, turn, &mut run) {
                     return writeln!(link, "failed {error}");
                 }
                 let mut answer =
@@ -146,31 +153,34 @@ fn nonsense(line: &str) -> io::Error {
 }
 
 /// The measurements of a run.
-struct Run {
+pub(super) struct Run {
     clock: ClockId,
     /// The time of each call.
-    seconds: Vec<f64>,
+    pub(super) seconds: Vec<f64>,
     /// The CPU time of all calls and the waits before them.
-    cpu_seconds: f64,
+    pub(super) cpu_seconds: f64,
     /// The number of wrong elements.
-    wrong: usize,
+    pub(super) wrong: usize,
 }
 
 impl Run {
-    fn cpu(&self) -> f64 {
+    pub(super) fn cpu(&self) -> f64 {
         let time = clock_gettime(self.clock);
         time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
     }
 }
 
+/// The way in which a rank meets the others before a call.
+pub(super) type Meeting<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Box<dyn Error>>;
+
 /// A case with its buffers.
-trait Prepared {
+pub(super) trait Prepared {
     /// Fills, calls and checks, `batches` times. If there are several batches, one more comes
     /// first, to warm up.
     fn run(
         &mut self,
         communicator: &mut Communicator,
-        gate: &mut Option<Gate>,
+        meet: Meeting<'_>,
         batches: usize,
         turn: usize,
         run: &mut Run,
@@ -190,10 +200,13 @@ pub(crate) fn make_once(case: Case, communicator: &mut Communicator) -> Result<(
 
 fn prepare(
     case: Case,
-    communicator: &Communicator,
+    communicator: &mut Communicator,
     subject: Subject,
     sets: usize,
 ) -> Result<Box<dyn Prepared>, Box<dyn Error>> {
+    if let Subject::Leaves(leaves) = subject {
+        return Ok(Box::new(LeafBuffers::new(case, communicator, leaves, sets)?));
+    }
     macro_rules! of_dtype {
         ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
             match case.dtype {
@@ -217,7 +230,11 @@ struct Buffers<T> {
 }
 
 /// Makes a buffer for the subject.
-fn room<T: Small>(communicator: &Communicator, subject: &Subject, count: usize) -> Result<Elements<T>, Box<dyn Error>> {
+pub(super) fn room<T: Small>(
+    communicator: &Communicator,
+    subject: &Subject,
+    count: usize,
+) -> Result<Elements<T>, Box<dyn Error>> {
     if let Subject::Allocated = subject {
         return Ok(Elements::Shared(communicator.alloc(count)?));
     }
@@ -237,7 +254,9 @@ impl<T: Small> Buffers<T> {
         let rank = communicator.rank();
         let layout = match &subject {
             Subject::Collective | Subject::Allocated => Layout::of(&case, rank, Habit::Ours),
-            Subject::Linked(_) => Layout { send: Vec::new(), recv: Vec::new(), expect: Vec::new() },
+            Subject::Linked(_) | Subject::Leaves(_) => {
+                Layout { send: Vec::new(), recv: Vec::new(), expect: Vec::new() }
+            }
             Subject::Limit => {
                 let copied = |tile| vec![Segment { tile, shift: 0, count: case.data(rank).least().div_ceil(2) }];
                 match case.reduces_in_place() {
@@ -262,7 +281,7 @@ impl<T: Small> Prepared for Buffers<T> {
     fn run(
         &mut self,
         communicator: &mut Communicator,
-        gate: &mut Option<Gate>,
+        meet: Meeting<'_>,
         batches: usize,
         turn: usize,
         run: &mut Run,
@@ -282,12 +301,10 @@ impl<T: Small> Prepared for Buffers<T> {
             }
             let (before, calls) = (run.cpu(), run.seconds.len());
             for (send, recv) in sets.iter_mut() {
-                match gate {
-                    Some(gate) => gate.wait()?,
-                    None => communicator.barrier()?,
-                }
+                meet(communicator)?;
                 let begin;
                 match subject {
+                    Subject::Leaves(_) => unreachable!("has buffers of its own"),
                     Subject::Collective | Subject::Allocated => {
                         let call = as_call(case, communicator.rank(), counts, send, recv);
                         begin = Instant::now();

@@ -105,6 +105,11 @@ struct Collectives {
     /// their ranks there, too. The counters of the links must show the data
     #[arg(long, value_name = "N", conflicts_with = "transport", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     hosts: Option<NonZeroUsize>,
+    /// Also measure all-reduces of this many leaves, dealt to the ranks: `call` is the reduction
+    /// with each rank's last leaf, `adds` the adds of the others to an accumulator, `adds+call` both,
+    /// and `loop` a loop `sum[i] += leaf[i]` over as many leaves, without a reduction
+    #[arg(long, value_name = "L", conflicts_with = "hosts", value_parser = number::<usize>(1..=usize::MAX))]
+    leaves: Option<usize>,
     /// Other subjects to measure, in turn with consonance: intelmpi, mpich, openmpi, gloo, each of
     /// the newest version that is found; build:PATH is another build of this command; one_shot and
     /// two_shot are consonance with that algorithm of all-reduce at all sizes; limit is a copy of
@@ -273,7 +278,8 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), Problem> {
-    let Collectives { collectives, sizes, call, hosts, vs, python: pythons, time, json, wide, plot: file } = arguments;
+    let Collectives { collectives, sizes, call, hosts, leaves, vs, python: pythons, time, json, wide, plot: file } =
+        arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let ranks = ranks.saturating_mul(hosts.map_or(1, NonZeroUsize::get));
     let limit = vs.contains(&Beside::Limit) || file.is_some();
@@ -298,6 +304,7 @@ fn collectives(arguments: Collectives) -> Result<(), Problem> {
         memory,
         in_place,
         spread,
+        leaves,
         rivals,
         pythons,
         limit,
