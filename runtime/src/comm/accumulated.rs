@@ -15,7 +15,7 @@ use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
     group::Reason,
-    memory::{HostBuf, HostBufMut, HostMemory},
+    memory::{BufMut, HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, partition};
 use std::{io, ops::Range};
@@ -237,6 +237,10 @@ impl Communicator {
             }
             owned => owned?,
         };
+        if owned.iter().all(|nodes| matches!(&nodes[..], [node] if node.len() == 1)) {
+            // A contribution of each rank: the plain call.
+            return self.combine_single(&call, root, ends);
+        }
         if !sum.run().is_empty() {
             sum.add(ends.last());
         }
@@ -244,6 +248,21 @@ impl Communicator {
         let done = self.combine_nodes(&call, sum, received, &owned, recv);
         sum.clear();
         done
+    }
+
+    /// Combines the only leaf of each rank.
+    fn combine_single(&mut self, call: &Leaves<'_>, root: usize, ends: Ends<'_>) -> Result<()> {
+        let op = call.op;
+        let (send, recv) = match ends {
+            Ends::InPlace(data) => (None, Some(data.into())),
+            Ends::Apart(last, recv) => (Some(last.into()), recv.map(BufMut::from)),
+        };
+        let step = match (call.kind, recv) {
+            (Kind::AllReduce, Some(recv)) => Call::AllReduce { op, send, recv },
+            (Kind::ReduceScatter, Some(recv)) => Call::ReduceScatter { op, send, recv },
+            (_, recv) => Call::Reduce { op, send, recv, root },
+        };
+        call.step(self, call.input, step)
     }
 
     /// Tells the other ranks this rank's run, and returns the nodes of each rank.
