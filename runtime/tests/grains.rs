@@ -212,6 +212,19 @@ fn grains_on_any_number_of_replicas_have_the_bits_of_a_replica_each() {
     }
 }
 
+/// The comparison of bits finds grains that are dealt as cards are.
+#[test]
+fn grains_numbered_by_replica_have_other_bits() {
+    let value = |grain| layers(DType::F32, grain, 1);
+    let expected =
+        oracle(8).run(|replica| replica.all_reduce("sum", value(replica.replica_id_in_sync_group()))).unwrap();
+    let results = on(Way::Threads, &[4], 8, options(1), |replica| {
+        let (start, id) = (replica.grains().start, replica.replica_id_in_sync_group());
+        reduced(replica, ReduceOp::Sum, |grain| value((grain - start) * 4 + id))
+    });
+    assert!(results.iter().all(|result| bits(result) != bits(&expected[0])));
+}
+
 #[test]
 fn gradients_of_grains_have_the_bits_of_a_replica_each() {
     for (seed, grains, sizes) in shapes() {
