@@ -5,11 +5,7 @@
 //! the first nodes of all ranks in one exchange, the second nodes in the next one, and so on, in
 //! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
 
-use super::{
-    accumulator::{Accumulator, LeafSum},
-    agreement::Agreement,
-    call::Call,
-};
+use super::{accumulator::LeafSum, agreement::Agreement, call::Call};
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
@@ -17,7 +13,7 @@ use consonance_kernels::{
     group::Reason,
     memory::{BufMut, HostBuf, HostBufMut, HostMemory},
 };
-use consonance_spec::{DType, Element, Kind, ReduceOp, Signature, partition};
+use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{io, ops::Range};
 
 /// Up to so many bytes of the nodes of a rank, every rank gets all nodes.
@@ -50,113 +46,7 @@ impl<'a> Ends<'a> {
 }
 
 impl Communicator {
-    /// Combines the leaves of all ranks: those that were added to `sum`, and `last`, this rank's
-    /// last one. Writes the result to each rank's `last`. If this rank has no leaves, `last` is
-    /// room for the result. Each leaf has one place in the order of the sum, so the result has the
-    /// bits of an [`all_reduce`](Communicator::all_reduce) with a rank for each leaf. Afterwards
-    /// `sum` has no leaves.
-    ///
-    /// # Errors
-    /// [`Error::InvalidCall`] if a leaf is missing, if `last` has another count, or if the result
-    /// is of another type (the mean of integers); [`Error::Mismatch`] of the argument `leaves` if
-    /// the ranks' runs do not follow each other; otherwise as
-    /// [`all_reduce`](Communicator::all_reduce). After an [`Error::InvalidCall`] and after a
-    /// [`Error::Mismatch`] of this call `sum` is as before; after any other error it has no leaves.
-    /// A call is several steps, each with the timeout for its waits.
-    ///
-    /// ```
-    /// # use consonance::{Communicator, Error};
-    /// let mut alone = Communicator::threads(1).remove(0);
-    /// let mut sum = alone.accumulator::<f32>("mean", 2, 0..3, 3)?;
-    /// for _step in 0..2 {
-    ///     sum.add(&[1.0, 2.0])?;
-    ///     sum.add(&[2.0, 4.0])?;
-    ///     let mut last = [6.0, 9.0];
-    ///     alone.all_reduce_accumulated(&mut sum, &mut last)?;
-    ///     assert_eq!(last, [3.0, 5.0]);
-    /// }
-    /// # Ok::<(), Error>(())
-    /// ```
-    pub fn all_reduce_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
-        self.accumulated(Kind::AllReduce, &mut sum.parts, Ends::InPlace(last.into()), 0)
-    }
-
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result in
-    /// `recv`: for the mean of integers, too.
-    ///
-    /// # Errors
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
-    ///
-    /// ```
-    /// # use consonance::Communicator;
-    /// let mut alone = Communicator::threads(1).remove(0);
-    /// let mut sum = alone.accumulator::<i8>("mean", 1, 0..2, 2)?;
-    /// sum.add(&[127])?;
-    /// let mut mean = [0.0f32];
-    /// alone.all_reduce_accumulated_into(&mut sum, &[126], &mut mean)?;
-    /// assert_eq!(mean, [126.5]);
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn all_reduce_accumulated_into<T: Element, R: Element>(
-        &mut self,
-        sum: &mut Accumulator<T>,
-        last: &[T],
-        recv: &mut [R],
-    ) -> Result<()> {
-        self.accumulated(Kind::AllReduce, &mut sum.parts, Ends::Apart(last.into(), Some(recv.into())), 0)
-    }
-
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with the result on
-    /// `root` alone. The other ranks' `last` is not changed.
-    ///
-    /// # Errors
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
-    ///
-    /// ```
-    /// # use consonance::Communicator;
-    /// let mut alone = Communicator::threads(1).remove(0);
-    /// let mut sum = alone.accumulator::<f64>("sum", 1, 0..2, 2)?;
-    /// sum.add(&[1.5])?;
-    /// let mut last = [2.0];
-    /// alone.reduce_accumulated(&mut sum, &mut last, 0)?;
-    /// assert_eq!(last, [3.5]);
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn reduce_accumulated<T: Element>(
-        &mut self,
-        sum: &mut Accumulator<T>,
-        last: &mut [T],
-        root: usize,
-    ) -> Result<()> {
-        let ends = match self.rank() == root {
-            true => Ends::InPlace(last.into()),
-            false => Ends::Apart((&*last).into(), None),
-        };
-        self.accumulated(Kind::Reduce, &mut sum.parts, ends, root)
-    }
-
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with block `r` of the
-    /// result in block `r` of rank `r`'s `last`. The rest of `last` is not changed. Blocks are
-    /// even: the count is a multiple of the number of ranks.
-    ///
-    /// # Errors
-    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
-    ///
-    /// ```
-    /// # use consonance::Communicator;
-    /// let mut alone = Communicator::threads(1).remove(0);
-    /// let mut greatest = alone.accumulator::<i32>("max", 2, 0..2, 2)?;
-    /// greatest.add(&[1, 9])?;
-    /// let mut last = [4, 5];
-    /// alone.reduce_scatter_accumulated(&mut greatest, &mut last)?;
-    /// assert_eq!(last, [4, 9]);
-    /// # Ok::<(), consonance::Error>(())
-    /// ```
-    pub fn reduce_scatter_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
-        self.accumulated(Kind::ReduceScatter, &mut sum.parts, Ends::InPlace(last.into()), 0)
-    }
-
-    fn accumulated(&mut self, kind: Kind, sum: &mut LeafSum, ends: Ends<'_>, root: usize) -> Result<()> {
+    pub(super) fn accumulated(&mut self, kind: Kind, sum: &mut LeafSum, ends: Ends<'_>, root: usize) -> Result<()> {
         if let Err(error) = self.check_ends(kind, &sum.sum, &ends, root) {
             let error = error.of_replica(self.rank());
             let _ = self.refuse(kind, &error);
