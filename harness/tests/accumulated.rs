@@ -86,11 +86,22 @@ fn check<T: Sample>(communicator: &mut Communicator, op: ReduceOp, seed: u64, (o
         let right = if rank == root { expected.clone() } else { keys(&before) };
         assert!(keys(&last) == right, "reduce: {context}");
 
+        let last = added(&mut sum, &leaves, count);
+        let mut recv = vec![T::default(); count];
+        let at_root = (rank == root).then_some(&mut recv[..]);
+        communicator.reduce_accumulated_into(&mut sum, &last, at_root, root).expect(&context);
+        assert!(rank != root || keys(&recv) == expected, "reduce_into: {context}");
+
         let mut last = added(&mut sum, &leaves, count);
         let (block, mut right) = (partition::block(count, size, rank), keys(&last));
         communicator.reduce_scatter_accumulated(&mut sum, &mut last).expect(&context);
-        right[block.clone()].copy_from_slice(&expected[block]);
+        right[block.clone()].copy_from_slice(&expected[block.clone()]);
         assert!(keys(&last) == right, "reduce_scatter: {context}");
+
+        let last = added(&mut sum, &leaves, count);
+        let mut recv = vec![T::default(); block.len()];
+        communicator.reduce_scatter_accumulated_into(&mut sum, &last, &mut recv).expect(&context);
+        assert!(keys(&recv) == expected[block], "reduce_scatter_into: {context}");
     }
 }
 
@@ -170,11 +181,19 @@ fn a_mean_of_integers_is_not_rounded_before_the_end() {
             let run = [0..3, 3..4, 4..6][communicator.rank()].clone();
             let leaves: Vec<Vec<i8>> = (0..6).map(|leaf| sample(leaf, 3000)).collect();
             let mut sum = communicator.accumulator::<i8>(ReduceOp::Mean, 3000, run, 6)?;
+            let expected = collective::mean(&leaves).expect("there is a leaf");
             let last = added(&mut sum, &leaves, 3000);
             let mut mean = vec![0.0f32; 3000];
             communicator.all_reduce_accumulated_into(&mut sum, &last, &mut mean)?;
-            let expected = collective::mean(&leaves).expect("there is a leaf");
             assert!(keys(&mean) == keys(&expected), "{group:?}");
+            let last = added(&mut sum, &leaves, 3000);
+            let (is_root, mut mean) = (communicator.rank() == 1, vec![0.0f32; 3000]);
+            communicator.reduce_accumulated_into(&mut sum, &last, is_root.then_some(&mut mean[..]), 1)?;
+            assert!(!is_root || keys(&mean) == keys(&expected), "{group:?}");
+            let last = added(&mut sum, &leaves, 3000);
+            let (block, mut mean) = (partition::block(3000, 3, communicator.rank()), vec![0.0f32; 1000]);
+            communicator.reduce_scatter_accumulated_into(&mut sum, &last, &mut mean)?;
+            assert!(keys(&mean) == keys(&expected[block]), "{group:?}");
             Ok(())
         });
         assert!(results.iter().all(Result::<(), Error>::is_ok), "{group:?}: {results:?}");
@@ -348,6 +367,25 @@ fn an_invalid_call_leaves_the_accumulator_as_before() {
         for result in results {
             assert_eq!(result.expect("the group works"), [6.0, 12.0], "{group:?}");
         }
+    }
+}
+
+#[test]
+fn a_result_needs_room_of_its_count_and_type() {
+    let mut alone = Communicator::threads(1).remove(0);
+    let mut sum = alone.accumulator::<i8>("mean", 2, 0..1, 1).expect("valid");
+    let refusals = [
+        (alone.reduce_accumulated_into::<i8, f32>(&mut sum, &[1, 2], None, 0), ["a buffer on the root", "none"]),
+        (alone.reduce_accumulated_into(&mut sum, &[1, 2], Some(&mut [0f32; 3]), 0), ["2 elements", "3 elements"]),
+        (alone.reduce_scatter_accumulated_into(&mut sum, &[1, 2], &mut [0f32]), ["2 elements", "1 elements"]),
+        (
+            alone.reduce_scatter_accumulated_into(&mut sum, &[1, 2], &mut [0i8; 2]),
+            ["elements of f32", "elements of i8"],
+        ),
+    ];
+    for (refused, words) in refusals {
+        let Err(Error::InvalidCall { argument, expected, found, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!((&argument[..], [&expected[..], &found]), ("recv", words));
     }
 }
 

@@ -88,6 +88,7 @@ impl Communicator {
             return invalid("last", format!("a multiple of {size} elements"), elements(count));
         }
         let (op, output) = (sum.reducer().op(), sum.reducer().output());
+        let part = if kind == Kind::ReduceScatter { count / size } else { count };
         match ends {
             Ends::InPlace(data) if data.dtype() != output => {
                 let found = format!("{op}, whose result is {output}");
@@ -96,8 +97,11 @@ impl Communicator {
             Ends::Apart(_, Some(recv)) if recv.dtype() != output => {
                 invalid("recv", format!("elements of {output}"), format!("elements of {}", recv.dtype()))
             }
-            Ends::Apart(_, Some(recv)) if recv.count() != count => {
-                invalid("recv", elements(count), elements(recv.count()))
+            Ends::Apart(_, Some(recv)) if recv.count() != part => {
+                invalid("recv", elements(part), elements(recv.count()))
+            }
+            Ends::Apart(_, None) if kind != Kind::Reduce || self.rank() == root => {
+                invalid("recv", "a buffer on the root".to_owned(), "none".to_owned())
             }
             Ends::InPlace(_) | Ends::Apart(..) => Ok(()),
         }
@@ -201,6 +205,7 @@ impl Communicator {
         let finish = |target: &mut HostBufMut<'_>| shape.finish(&values, target, call.of as u64);
         let counts: Vec<usize> = blocks.iter().map(Range::len).collect();
         match (recv, call.kind) {
+            (Some(mut recv), Kind::ReduceScatter) if recv.count() == own.len() => finish(&mut recv),
             (Some(recv), Kind::ReduceScatter) => finish(&mut recv.slice(own)),
             (Some(mut recv), _) if is_short => finish(&mut recv),
             (None, _) if is_short => {}

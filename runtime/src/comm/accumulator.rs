@@ -256,6 +256,33 @@ impl Communicator {
         self.accumulated(Kind::Reduce, &mut sum.parts, ends, root)
     }
 
+    /// As [`reduce_accumulated`](Communicator::reduce_accumulated), with the result in `root`'s
+    /// `recv`: for the mean of integers, too. The other ranks need no `recv`.
+    ///
+    /// # Errors
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<i8>("mean", 1, 0..2, 2)?;
+    /// sum.add(&[127])?;
+    /// let mut mean = [0.0f32];
+    /// alone.reduce_accumulated_into(&mut sum, &[126], Some(&mut mean), 0)?;
+    /// assert_eq!(mean, [126.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_accumulated_into<T: Element, R: Element>(
+        &mut self,
+        sum: &mut Accumulator<T>,
+        last: &[T],
+        recv: Option<&mut [R]>,
+        root: usize,
+    ) -> Result<()> {
+        let recv = recv.filter(|_| self.rank() == root).map(Into::into);
+        self.accumulated(Kind::Reduce, &mut sum.parts, Ends::Apart(last.into(), recv), root)
+    }
+
     /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated), with block `r` of the
     /// result in block `r` of rank `r`'s `last`. The rest of `last` is not changed. Blocks are
     /// even: the count is a multiple of the number of ranks.
@@ -275,6 +302,33 @@ impl Communicator {
     /// ```
     pub fn reduce_scatter_accumulated<T: Element>(&mut self, sum: &mut Accumulator<T>, last: &mut [T]) -> Result<()> {
         self.accumulated(Kind::ReduceScatter, &mut sum.parts, Ends::InPlace(last.into()), 0)
+    }
+
+    /// As [`reduce_scatter_accumulated`](Communicator::reduce_scatter_accumulated), with block `r`
+    /// of the result in rank `r`'s `recv`: for the mean of integers, too. `last` has `size` times
+    /// as many elements as `recv`.
+    ///
+    /// # Errors
+    /// As [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator::<u8>("mean", 2, 0..2, 2)?;
+    /// sum.add(&[255, 1])?;
+    /// let mut means = [0.0f32; 2];
+    /// alone.reduce_scatter_accumulated_into(&mut sum, &[254, 2], &mut means)?;
+    /// assert_eq!(means, [254.5, 1.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_scatter_accumulated_into<T: Element, R: Element>(
+        &mut self,
+        sum: &mut Accumulator<T>,
+        last: &[T],
+        recv: &mut [R],
+    ) -> Result<()> {
+        let ends = Ends::Apart(last.into(), Some(recv.into()));
+        self.accumulated(Kind::ReduceScatter, &mut sum.parts, ends, 0)
     }
 }
 
