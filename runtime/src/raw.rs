@@ -3,11 +3,12 @@
 //! languages and for custom engines.
 //!
 //! [`Communicator::execute`](crate::Communicator::execute) executes a [`Call`]. [`Buf`] and
-//! [`BufMut`] are made from typed slices, or from a pointer by [`Buf::from_raw`]. Implement
-//! [`Engine`] for another transport between ranks.
+//! [`BufMut`] are made from typed slices, or from a pointer by [`Buf::from_raw`]. A [`LeafSum`] has
+//! several contributions of a rank. Implement [`Engine`] for another transport between ranks.
 
 pub use crate::cluster::Role;
 pub use crate::comm::{
+    accumulator::LeafSum,
     agreement::Agreement,
     call::Call,
     engine::{Abort, AbortHandle, Carrier, Engine, Explanation, Failure, Inbox, Letter, Service},

@@ -5,13 +5,17 @@
 //! the first nodes of all ranks in one exchange, the second nodes in the next one, and so on, in
 //! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
 
-use super::{accumulator::LeafSum, agreement::Agreement, call::Call};
+use super::{
+    accumulator::LeafSum,
+    agreement::Agreement,
+    call::{Call, OnHost},
+};
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
     group::Reason,
-    memory::{BufMut, HostBuf, HostBufMut, HostMemory},
+    memory::{BufMut, HostBuf, HostBufMut, HostMemory, Space},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{io, ops::Range};
@@ -46,13 +50,86 @@ impl<'a> Ends<'a> {
 }
 
 impl Communicator {
+    /// Executes a reduction of leaves, as [`execute`](Communicator::execute) does for calls with
+    /// one contribution a rank: `call` is an all-reduce, a reduce or a reduce-scatter, and its
+    /// input is the last leaf. A reduce may be in place on the root alone.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for another call, another operation than that of `sum`, or memory of
+    /// a device; otherwise as
+    /// [`all_reduce_accumulated`](Communicator::all_reduce_accumulated).
+    ///
+    /// ```
+    /// use consonance::{Communicator, DType, ReduceOp, raw::{Agreement, Call}};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator_of(DType::F32, ReduceOp::Sum, 2, 0..2, 2)?;
+    /// sum.add([1.0f32, 2.0].as_slice().into())?;
+    /// let mut last = [0.5f32, 1.5];
+    /// let call = Call::AllReduce { op: ReduceOp::Sum, send: None, recv: last.as_mut_slice().into() };
+    /// alone.execute_accumulated(call, &mut sum, &Agreement::NONE)?;
+    /// assert_eq!(last, [1.5, 3.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn execute_accumulated(&mut self, call: Call<'_>, sum: &mut LeafSum, agreement: &Agreement<'_>) -> Result<()> {
+        let kind = call.kind();
+        match self.ends_of(call, sum) {
+            Ok((ends, root)) => self.accumulated_as((kind, root), sum, ends, agreement),
+            Err(error) => {
+                let error = error.of_replica(self.rank());
+                let _ = self.refuse(kind, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns the last leaf of a call with the place of its result, and the root, or 0 without
+    /// one.
+    fn ends_of<'a>(&self, call: Call<'a>, sum: &LeafSum) -> Result<(Ends<'a>, usize)> {
+        let kind = call.kind();
+        let invalid =
+            |argument: &str, expected: String, found: String| Error::invalid(kind.name(), argument, expected, found);
+        if let Some((argument, space)) = call.outside(|space| space == Space::Host) {
+            return Err(invalid(argument, format!("memory of {}", Space::Host), format!("memory of {space}")));
+        }
+        let (op, send, recv, root) = match call {
+            Call::AllReduce { op, send, recv } | Call::ReduceScatter { op, send, recv } => (op, send, Some(recv), 0),
+            Call::Reduce { op, send, recv, root } => (op, send, recv, root),
+            _ => return Err(invalid("call", "a reduction".to_owned(), kind.to_string())),
+        };
+        let (own, dtype) = (sum.sum.reducer().op(), sum.sum.reducer().input());
+        if op != own {
+            return Err(invalid("op", own.to_string(), op.to_string()));
+        }
+        let recv = recv.filter(|_| kind != Kind::Reduce || self.rank() == root).on_host();
+        let ends = match (send.on_host(), recv) {
+            (Some(last), recv) => Ends::Apart(last, recv),
+            (None, Some(data)) => Ends::InPlace(data),
+            (None, None) => return Err(invalid("send", "a buffer to read".to_owned(), "none".to_owned())),
+        };
+        let found = ends.last().dtype();
+        if found != dtype {
+            return Err(invalid("last", format!("elements of {dtype}"), format!("elements of {found}")));
+        }
+        Ok((ends, root))
+    }
+
     pub(super) fn accumulated(&mut self, kind: Kind, sum: &mut LeafSum, ends: Ends<'_>, root: usize) -> Result<()> {
+        self.accumulated_as((kind, root), sum, ends, &Agreement::NONE)
+    }
+
+    fn accumulated_as(
+        &mut self,
+        (kind, root): (Kind, usize),
+        sum: &mut LeafSum,
+        ends: Ends<'_>,
+        agreement: &Agreement<'_>,
+    ) -> Result<()> {
         if let Err(error) = self.check_ends(kind, &sum.sum, &ends, root) {
             let error = error.of_replica(self.rank());
             let _ = self.refuse(kind, &error);
             return Err(error);
         }
-        let done = self.combine_leaves((kind, root), sum, ends, &Agreement::NONE);
+        let done = self.combine_leaves((kind, root), sum, ends, agreement);
         self.hear(done)
     }
 

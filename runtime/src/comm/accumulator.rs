@@ -4,7 +4,7 @@ use super::accumulated::Ends;
 use crate::{Communicator, Error, Result, error::IntoReduceOp, error::operation_on};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Reducer},
-    memory::{HostBuf, Memory, Space},
+    memory::{Buf, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind};
 use std::{fmt, marker::PhantomData, ops::Range};
@@ -17,8 +17,8 @@ pub struct Accumulator<T> {
     element: PhantomData<T>,
 }
 
-/// A rank's leaves, of an element type that is a value.
-pub(crate) struct LeafSum {
+/// A rank's leaves, of an element type that is a value. See [`Communicator::accumulator_of`].
+pub struct LeafSum {
     pub(crate) sum: Accumulation,
     /// Room for the nodes of all ranks, kept from call to call.
     pub(super) received: Vec<u8>,
@@ -42,38 +42,75 @@ impl<T: Element> Accumulator<T> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn add(&mut self, leaf: &[T]) -> Result<()> {
+        self.parts.add(leaf.into())
+    }
+
+    /// Returns the leaves of this rank.
+    pub fn leaves(&self) -> Range<usize> {
+        self.parts.leaves()
+    }
+
+    /// Returns the number of leaves of all ranks.
+    pub fn of(&self) -> usize {
+        self.parts.of()
+    }
+
+    /// Returns the number of leaves that were added since the last call.
+    pub fn added(&self) -> usize {
+        self.parts.added()
+    }
+
+    /// Drops the leaves that were added: the next one is the first.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+    }
+}
+
+impl LeafSum {
+    /// Adds the next leaf, as [`Accumulator::add`] does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for another count or element type, for memory of a device, or after
+    /// the last leaf but one.
+    pub fn add(&mut self, leaf: Buf<'_>) -> Result<()> {
         let invalid = |argument, expected, found| Err(Error::invalid("Accumulator::add", argument, expected, found));
-        let sum = &mut self.parts.sum;
-        let (count, most) = (sum.count(), sum.run().len().saturating_sub(1));
-        if leaf.len() != count {
-            return invalid("leaf", format!("{count} elements"), format!("{} elements", leaf.len()));
+        let (count, most) = (self.sum.count(), self.sum.run().len().saturating_sub(1));
+        let (dtype, space) = (self.sum.reducer().input(), leaf.space());
+        if leaf.dtype() != dtype {
+            return invalid("leaf", format!("elements of {dtype}"), format!("elements of {}", leaf.dtype()));
         }
-        if sum.added() >= most {
-            let found = format!("{} leaves", sum.added() + 1);
+        if leaf.count() != count {
+            return invalid("leaf", format!("{count} elements"), format!("{} elements", leaf.count()));
+        }
+        let Some(leaf) = leaf.host() else {
+            return invalid("leaf", format!("memory of {}", Space::Host), format!("memory of {space}"));
+        };
+        if self.added() >= most {
+            let found = format!("{} leaves", self.added() + 1);
             return invalid("leaves", format!("{most} leaves before the last"), found);
         }
-        sum.add(HostBuf::from(leaf));
+        self.sum.add(leaf);
         Ok(())
     }
 
     /// Returns the leaves of this rank.
     pub fn leaves(&self) -> Range<usize> {
-        self.parts.sum.run()
+        self.sum.run()
     }
 
     /// Returns the number of leaves of all ranks.
     pub fn of(&self) -> usize {
-        self.parts.sum.of()
+        self.sum.of()
     }
 
     /// Returns the number of leaves that were added since the last call.
     pub fn added(&self) -> usize {
-        self.parts.sum.added()
+        self.sum.added()
     }
 
     /// Drops the leaves that were added: the next one is the first.
     pub fn clear(&mut self) {
-        self.parts.sum.clear();
+        self.sum.clear();
     }
 }
 
@@ -124,29 +161,46 @@ impl Communicator {
         leaves: Range<usize>,
         of: usize,
     ) -> Result<Accumulator<T>> {
-        let made = self.make_accumulator(op, count, leaves, of).map_err(|error| error.of_replica(self.rank()));
-        made.inspect_err(|error| _ = self.refuse(Kind::AllReduce, error))
+        let parts = self.accumulator_of(T::DTYPE, op, count, leaves, of)?;
+        Ok(Accumulator { parts, element: PhantomData })
     }
 
-    fn make_accumulator<T: Element>(
-        &self,
+    /// Does what [`accumulator`](Communicator::accumulator) does for leaves whose element type is a
+    /// value, for [`execute_accumulated`](Communicator::execute_accumulated).
+    ///
+    /// # Errors
+    /// As [`accumulator`](Communicator::accumulator).
+    pub fn accumulator_of(
+        &mut self,
+        dtype: DType,
         op: impl IntoReduceOp,
         count: usize,
         leaves: Range<usize>,
         of: usize,
-    ) -> Result<Accumulator<T>> {
+    ) -> Result<LeafSum> {
+        let made = self.make_accumulator(dtype, op, count, leaves, of).map_err(|error| error.of_replica(self.rank()));
+        made.inspect_err(|error| _ = self.refuse(Kind::AllReduce, error))
+    }
+
+    fn make_accumulator(
+        &self,
+        dtype: DType,
+        op: impl IntoReduceOp,
+        count: usize,
+        leaves: Range<usize>,
+        of: usize,
+    ) -> Result<LeafSum> {
         let call = "Communicator::accumulator";
         let op = op.into_reduce_op().map_err(|error| error.of_call(call))?;
-        let undefined = || Error::invalid(call, "op", operation_on(T::DTYPE, ""), op.name());
-        let reducer = Reducer::new(op, T::DTYPE).ok_or_else(undefined)?;
+        let undefined = || Error::invalid(call, "op", operation_on(dtype, ""), op.name());
+        let reducer = Reducer::new(op, dtype).ok_or_else(undefined)?;
         if of == 0 {
             return Err(Error::invalid(call, "of", "at least one leaf of all ranks", "0"));
         }
         if leaves.start > leaves.end || leaves.end > of {
             return Err(Error::invalid(call, "leaves", format!("a run of 0..{of}"), format!("{leaves:?}")));
         }
-        let parts = self.leaf_sum(call, reducer, count, leaves, of)?;
-        Ok(Accumulator { parts, element: PhantomData })
+        self.leaf_sum(call, reducer, count, leaves, of)
     }
 
     /// Makes room for the leaves `leaves` of `0..of`, of `count` elements each.
@@ -334,7 +388,13 @@ impl Communicator {
 
 impl<T: Element> fmt::Debug for Accumulator<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.parts.fmt(f)
+    }
+}
+
+impl fmt::Debug for LeafSum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (leaves, of) = (self.leaves(), self.of());
-        write!(f, "Accumulator({:?}, {} of leaves {leaves:?} of {of})", self.parts.sum.reducer(), self.added())
+        write!(f, "Accumulator({:?}, {} of leaves {leaves:?} of {of})", self.sum.reducer(), self.added())
     }
 }
