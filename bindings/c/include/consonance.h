@@ -31,6 +31,7 @@ extern "C" {
 /* Handles are checked numbers: one that was freed is an error. 0 is none. */
 typedef uint64_t cons_comm;
 typedef uint64_t cons_request;
+typedef uint64_t cons_accumulator;
 
 /* The id of a group. Pass its 128 bytes to all ranks by any means. */
 typedef struct cons_id {
@@ -220,6 +221,42 @@ int cons_iall_to_all_v(cons_comm comm, const void *send, const size_t *send_coun
 /* Waits for all ranks. After a timeout, cons_last_error lists those that are missing. */
 int cons_barrier(cons_comm comm);
 int cons_ibarrier(cons_comm comm, cons_request *request);
+
+/* ---- Accumulators ----
+ *
+ * Reductions to which ranks bring different numbers of contributions, called leaves. The result has
+ * the bits of as many ranks with one leaf each, whatever the number of ranks. Leaves have numbers
+ * from 0; the runs of all ranks follow each other in rank order, and a run may be empty. Add all
+ * leaves of this rank but the last, in order, and make the call with the last one. */
+
+/* Makes room for leaves start to end - 1 of the `of` leaves of all ranks, of count elements each. A
+ * mean is divided by `of`, and rounded once. The accumulator can be used again and again, by
+ * several communicators. It holds a few partial results, in memory that the ranks share. */
+int cons_accumulator_init(cons_comm comm, size_t count, int dtype, int op, size_t start, size_t end, size_t of, cons_accumulator *sum);
+
+/* Adds the next leaf, and reads it once. The other ranks are not told of an error. */
+int cons_accumulator_add(cons_accumulator sum, const void *leaf, size_t count, int dtype);
+
+/* Writes the number of leaves that were added since the last call. */
+int cons_accumulator_added(cons_accumulator sum, size_t *added);
+
+/* Drops the leaves that were added: the next one is the first. */
+int cons_accumulator_clear(cons_accumulator sum);
+
+/* Frees the handle. Calls that were started go on. */
+int cons_accumulator_free(cons_accumulator sum);
+
+/* Combines the leaves of all ranks as cons_all_reduce, cons_reduce and cons_reduce_scatter combine
+ * data, of which a leaf has as many. last == recv is in place. A rank without leaves passes data
+ * that do not count. A leaf that is missing is CONS_ERR_ARGUMENT; runs that do not follow each other are CONS_ERR_MISMATCH on all
+ * ranks. After both the accumulator is as before, else it has no leaves. From cons_i... on until
+ * the request has ended, the accumulator is lent. */
+int cons_all_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype);
+int cons_iall_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, cons_request *request);
+int cons_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, int root);
+int cons_ireduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, int root, cons_request *request);
+int cons_reduce_scatter_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype);
+int cons_ireduce_scatter_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, cons_request *request);
 
 /* ---- Messages ----
  *

@@ -71,9 +71,9 @@ impl From<Error> for Failure {
             }
             _ => {}
         }
-        // Messages are those of a communicator here.
+        // There are no types of the runtime here: messages are those of a communicator.
         for words in [&mut failure.call, &mut failure.text] {
-            *words = words.replace("Mailbox::", "");
+            *words = words.replace("Mailbox::", "").replace("Accumulator::", "");
         }
         boxed
     }

@@ -1,6 +1,6 @@
 //! Collectives as values that own their counts.
 
-use crate::codes::Type;
+use crate::{codes::Type, leaves::Leaves};
 use consonance::{
     Communicator, Result,
     raw::{Agreement, Call},
@@ -23,18 +23,19 @@ pub struct Job {
     counts: Vec<usize>,
     recv_counts: Vec<usize>,
     of: Option<Type>,
+    leaves: Option<Leaves>,
 }
 
 impl Job {
     /// Makes a collective on elements of a type. Counts in `call` are those of parts.
     #[inline]
     pub fn new(call: Call<'static>, of: Type) -> Job {
-        Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of) }
+        Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of), leaves: None }
     }
 
     /// Makes a barrier.
     pub fn barrier() -> Job {
-        Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None }
+        Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None, leaves: None }
     }
 
     /// Adds the number of parts of each rank. In an all-to-all they are those that this rank sends.
@@ -45,6 +46,11 @@ impl Job {
     /// Adds the number of parts that this rank receives from each rank.
     pub fn with_recv_counts(self, recv_counts: Vec<usize>) -> Job {
         Job { recv_counts, ..self }
+    }
+
+    /// Adds what the accumulator of a reduction has: the job's input is the last leaf.
+    pub fn with_leaves(self, leaves: &Leaves) -> Job {
+        Job { leaves: Some(leaves.clone()), ..self }
     }
 
     /// Returns what executes jobs one after the other, until one fails.
@@ -66,7 +72,7 @@ impl Job {
     /// If there are counts for a call that has none.
     #[inline]
     pub fn execute(self, communicator: &mut Communicator) -> Result<()> {
-        let Job { call, counts: given, recv_counts, of } = self;
+        let Job { call, counts: given, recv_counts, of, leaves } = self;
         let mut call: Call<'_> = call;
         if !given.is_empty() {
             match &mut call {
@@ -77,12 +83,16 @@ impl Job {
                 _ => unreachable!("a call with counts"),
             }
         }
+        let mut execute = |call: Call<'_>, agreement: &Agreement<'_>| match &leaves {
+            None => communicator.execute(call, agreement),
+            Some(leaves) => communicator.execute_accumulated(call, &mut leaves.lock(), agreement),
+        };
         // Ranks also agree on a type that its parts do not tell.
         match of.filter(|of| !of.is_plain()) {
-            None => communicator.execute(call, &Agreement::NONE),
+            None => execute(call, &Agreement::NONE),
             Some(of) => {
                 let describe = || vec![("type".to_owned(), of.name.to_owned())];
-                communicator.execute(call, &Agreement::new(of.number as u64, &describe))
+                execute(call, &Agreement::new(of.number as u64, &describe))
             }
         }
     }

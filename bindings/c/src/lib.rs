@@ -7,8 +7,8 @@
 //!
 //! `codes.rs` has the numbers of element types, operations and errors, which never change.
 //! `handles.rs` has the tables of handles. `failure.rs` makes codes and details of errors.
-//! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts. The other files have
-//! the functions.
+//! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts, `leaves.rs` what an
+//! accumulator has. The other files have the functions.
 #![cfg(target_os = "linux")]
 
 #[macro_use]
@@ -20,19 +20,25 @@ mod buffers;
 mod comm;
 mod last_error;
 mod requests;
+mod leaves;
 mod job;
 mod collectives;
 mod coalesced;
 mod blocks;
+mod accumulators;
+mod accumulated;
 mod messages;
 mod memory;
 
+pub use accumulated::*;
+pub use accumulators::*;
 pub use blocks::*;
 pub use coalesced::*;
 pub use collectives::*;
 pub use comm::*;
 pub use job::Job;
 pub use last_error::{ConsError, cons_code_name, cons_last_error};
+pub use leaves::Leaves;
 pub use memory::*;
 pub use messages::*;
 pub use requests::*;
@@ -46,6 +52,8 @@ pub fn prototypes() -> Vec<String> {
         collectives::PROTOTYPES,
         coalesced::PROTOTYPES,
         blocks::PROTOTYPES,
+        accumulators::PROTOTYPES,
+        accumulated::PROTOTYPES,
         messages::PROTOTYPES,
         memory::PROTOTYPES,
     ];
