@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         ("explain all_reduce --transport processes --no-measure", "2 processes, slice\n"),
         ("bench barrier --transport processes --time 1ms --vs one_shot", "one_shot"),
         ("soak --seconds 1 --no-faults", "every result as the spec says\n"),
+        ("soak --grains --schedules 1 --seed 3", "undisturbed on one replica\n"),
     ];
     for (words, said) in cases {
         let output = Command::new(&program).arg(MODULE).args(words.split(' ')).env(BELOW, "1").output();

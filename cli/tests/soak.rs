@@ -45,6 +45,39 @@ fn results_are_right_on_two_hosts_beside_kills_and_stops() {
     assert!(text.ends_with("every result as the spec says\n") && !text.contains(" 0 kills"), "{text}");
 }
 
+/// The first three schedules of this seed have kills, joins and resizes.
+#[test]
+fn trainings_with_grains_end_with_one_digest_beside_kills_joins_and_resizes() {
+    let text = report(&["--grains", "--schedules", "3", "--seed", "3"]);
+    assert!(text.starts_with("seed 3, 9 grains on 1 to 8 replicas\n"), "{text}");
+    assert!(
+        text.contains("3 schedules: ") && text.ends_with("; every digest as undisturbed on one replica\n"),
+        "{text}"
+    );
+    assert!([": 0 kills", ", 0 joins", ", 0 resizes"].iter().all(|none| !text.contains(none)), "{text}");
+}
+
+/// A kill that the soak did not make is a failure of its schedule.
+#[test]
+fn a_failed_schedule_names_the_command_to_repeat_it() {
+    let mut command = Command::new(CONSONANCE);
+    command.args(["soak", "--grains", "--seconds", "100", "--seed", "5"]);
+    let mut soak = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command");
+    let children = format!("/proc/{0}/task/{0}/children", soak.id());
+    // A process may end, or be killed by the soak, before it is killed here.
+    while soak.try_wait().expect("a child").is_none() {
+        if let Some(worker) = fs::read_to_string(&children).unwrap_or_default().split_whitespace().next() {
+            Command::new("kill").args(["-KILL", worker]).stderr(Stdio::null()).status().expect("a shell's tool");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    let output = soak.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("consonance: schedule ") && text.contains(": worker["), "{text}");
+    assert!(text.contains("to repeat it: consonance soak --grains --seed 5 --round "), "{text}");
+}
+
 #[test]
 fn no_process_is_killed_without_faults() {
     let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);
@@ -77,7 +110,14 @@ fn a_failure_names_the_command_to_repeat_it() {
 
 #[test]
 fn invalid_arguments_are_refused() {
-    for arguments in [&["--seconds", "0"][..], &["--seconds", "1", "--processes", "17"], &["--replicas", "1"]] {
+    for arguments in [
+        &["--seconds", "0"][..],
+        &["--seconds", "1", "--processes", "17"],
+        &["--replicas", "1"],
+        &["--schedules", "1"],
+        &["--grains"],
+        &["--grains", "--schedules", "1", "--replicas", "2"],
+    ] {
         let output = soak(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("--"), "{arguments:?}");

@@ -57,6 +57,9 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     SoakWorker(soak::WorkerCommand),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SoakGrains(soak::GrainCommand),
     #[command(hide = true)]
     BenchRank(bench::Rank),
     #[command(hide = true)]
@@ -243,6 +246,8 @@ fn carry_out(command: Command) -> i32 {
         Command::Soak(soak) => status_of("consonance", soak.run()),
         #[cfg(target_os = "linux")]
         Command::SoakWorker(worker) => worker.run(),
+        #[cfg(target_os = "linux")]
+        Command::SoakGrains(worker) => worker.run(),
     }
 }
 

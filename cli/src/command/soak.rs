@@ -1,9 +1,12 @@
 //! `consonance soak`: random collectives with random faults, compared with the spec.
 
 use super::{number, terminal};
-use crate::soak::{Plan, Progress, Soak, Worker};
+use crate::soak::{GrainSoak, GrainWorker, Plan, Progress, Schedules, Soak, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 /// The time between two lines of progress.
 const TELLS: Duration = Duration::from_secs(10);
@@ -20,11 +23,22 @@ const TELLS: Duration = Duration::from_secs(10);
 /// A seed determines the calls, their sizes and the times of faults of every round. A wrong result,
 /// an error without a reason or a process that hangs ends the soak with status 1. Then it prints
 /// the arguments that repeat the failure (seed and round), and the last calls of all ranks.
+///
+/// With `--grains` it repeats one training after another schedule each time, on 1 to 8 replicas,
+/// threads or processes, with dense or sparse gradients. Processes are killed in the middle of
+/// steps, some are replaced, and the training is resumed from its checkpoint on other numbers of
+/// replicas. Every schedule must end with the digest of an undisturbed training on one replica.
 #[derive(clap::Args)]
 pub(crate) struct Command {
     /// Duration of the soak in seconds
-    #[arg(long, value_name = "N", value_parser = number::<u64>(1..=usize::MAX))]
-    seconds: u64,
+    #[arg(long, value_name = "N", required_unless_present = "schedules", value_parser = number::<u64>(1..=usize::MAX))]
+    seconds: Option<u64>,
+    /// Disturb trainings with grains, and compare their digests
+    #[arg(long, conflicts_with_all = ["processes", "replicas", "hosts", "no_faults"])]
+    grains: bool,
+    /// End after this many schedules of --grains
+    #[arg(long, value_name = "N", requires = "grains", value_parser = number::<u64>(1..=usize::MAX))]
+    schedules: Option<u64>,
     /// Number of processes
     #[arg(long, value_name = "P", default_value_t = 3, value_parser = number::<u64>(1..=16))]
     processes: u64,
@@ -37,12 +51,31 @@ pub(crate) struct Command {
     /// Seed of everything random; by default a new one each time
     #[arg(long, value_name = "S", value_parser = number::<u64>(0..=usize::MAX))]
     seed: Option<u64>,
-    /// The first round
+    /// The first round, or the first schedule of --grains
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = number::<u64>(1..=usize::MAX))]
     round: u64,
     /// Kill and stop no process
     #[arg(long)]
     no_faults: bool,
+}
+
+/// Arguments with which a soak with grains starts one of its processes.
+#[derive(clap::Args)]
+pub(crate) struct GrainCommand {
+    seed: u64,
+    schedule: u64,
+    leg: usize,
+    index: usize,
+    life: usize,
+    checkpoint: PathBuf,
+    parent: String,
+}
+
+impl GrainCommand {
+    pub(crate) fn run(self) -> i32 {
+        let GrainCommand { seed, schedule, leg, index, life, checkpoint, parent } = self;
+        GrainWorker { seed, schedule, leg, index, life, checkpoint, parent }.run()
+    }
 }
 
 /// Arguments with which a soak starts one of its processes.
@@ -70,6 +103,12 @@ impl Command {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64 % 1_000_000_000)
         });
         let Command { seconds, round, no_faults, .. } = self;
+        // Without a duration, the number of schedules bounds the soak.
+        let seconds = seconds.unwrap_or(u64::MAX);
+        if self.grains {
+            let (time, most) = (Duration::from_secs(seconds), self.schedules.unwrap_or(u64::MAX));
+            return disturb(&GrainSoak { seed, first: round, time, most });
+        }
         let (processes, replicas) = (self.processes as usize, self.replicas as usize);
         let hosts = self.hosts as usize;
         if hosts > processes {
@@ -101,6 +140,21 @@ impl Command {
         println!("{}", terminal::fit(&format!("{progress}; every result as the spec says")));
         Ok(())
     }
+}
+
+/// Runs schedules with grains.
+fn disturb(soak: &GrainSoak) -> Result<(), String> {
+    println!("seed {}, {} grains on 1 to 8 replicas", soak.seed, soak.grains());
+    let mut told = Instant::now();
+    let tell = |schedules: &Schedules| {
+        if told.elapsed() >= TELLS {
+            told = Instant::now();
+            println!("{}", terminal::fit(&schedules.to_string()));
+        }
+    };
+    let schedules = soak.run(tell).map_err(|failure| failure.to_string())?;
+    println!("{}", terminal::fit(&format!("{schedules}; every digest as undisturbed on one replica")));
+    Ok(())
 }
 
 /// Returns `1 rank`, or `2 ranks`.

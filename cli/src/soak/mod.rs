@@ -6,13 +6,17 @@
 //! soon as the affected process reports that it begins the round. It judges whether each error has
 //! such a fault as its reason. After an error the processes form the next group, with a replacement
 //! for each process that was killed.
+//!
+//! `grains/` has trainings on numbers of replicas that change.
 
+mod grains;
 mod plan;
 mod stop;
 mod worker;
 mod messages;
 mod process;
 
+pub use grains::{GrainSoak, GrainWorker, Schedules};
 pub use plan::Plan;
 pub use worker::Worker;
 
@@ -229,8 +233,10 @@ impl<'s> SoakRun<'s> {
     fn start(&mut self, index: usize) -> Result<(), Failure> {
         self.started += 1;
         let host = self.hosts.get(index % self.soak.plan.hosts);
-        let place = (self.started, index, self.next);
-        match Process::start(&self.soak.plan, self.consonance, host, place, self.sender.clone()) {
+        let command = process::command(&self.soak.plan, self.consonance, host, (index, self.next));
+        let started =
+            command.and_then(|command| Process::start(command, host, (self.started, index), self.sender.clone()));
+        match started {
             Ok(process) => {
                 self.processes.push(process);
                 Ok(())

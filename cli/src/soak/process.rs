@@ -5,7 +5,7 @@ use crate::launcher::hosts::Host;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{self, BufRead, BufReader},
-    process::{Child, ChildStdout, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::mpsc::Sender,
     thread,
     time::Instant,
@@ -38,25 +38,13 @@ pub(super) struct Event {
 }
 
 impl Process {
-    /// Starts a process, whose first round is `round`.
+    /// Starts a process with this number and index.
     pub(super) fn start(
-        plan: &Plan,
-        consonance: Starter,
+        mut command: Command,
         host: Option<&Host>,
-        (number, index, round): (u64, usize, u64),
+        (number, index): (u64, usize),
         tell: Sender<Event>,
     ) -> io::Result<Process> {
-        let Plan { seed, processes, replicas, hosts, .. } = *plan;
-        let own = std::process::id();
-        let parent = host.map_or_else(|| own.to_string(), Host::name);
-        let numbers = [seed, processes as u64, replicas as u64, hosts as u64, index as u64, round];
-        let mut command = consonance()?;
-        command.arg("soak-worker").args(numbers.map(|number| number.to_string())).arg(parent);
-        if !plan.faults {
-            command.arg("--no-faults");
-        }
-        // This job id differs from every other soak's.
-        command.env("CONSONANCE_JOB", format!("soak {own}"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = match host {
             Some(host) => host.spawn(&mut command)?,
@@ -111,6 +99,27 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns the command of a process with this index, whose first round is `round`.
+pub(super) fn command(
+    plan: &Plan,
+    consonance: Starter,
+    host: Option<&Host>,
+    (index, round): (usize, u64),
+) -> io::Result<Command> {
+    let Plan { seed, processes, replicas, hosts, .. } = *plan;
+    let own = std::process::id();
+    let parent = host.map_or_else(|| own.to_string(), Host::name);
+    let numbers = [seed, processes as u64, replicas as u64, hosts as u64, index as u64, round];
+    let mut command = consonance()?;
+    command.arg("soak-worker").args(numbers.map(|number| number.to_string())).arg(parent);
+    if !plan.faults {
+        command.arg("--no-faults");
+    }
+    // This job id differs from every other soak's.
+    command.env("CONSONANCE_JOB", format!("soak {own}"));
+    Ok(command)
 }
 
 /// Passes on the reports of a process.

@@ -93,8 +93,7 @@ impl Worker {
             let _ = io::stdin().read_to_end(&mut Vec::new());
             seen.store(true, Ordering::Relaxed);
         });
-        // Reports a panic on any thread, including the threads that calls start.
-        panic::set_hook(Box::new(|panic| tell(&Told::Wrong(0, panic.to_string()))));
+        report_panics();
         let mut state = Progress { plan: self.plan, index: self.index, round: self.round, bytes: 0, told: None, stop };
         if let Err(wrong) = self.rounds(&mut state) {
             tell(&Told::Wrong(state.round, wrong));
@@ -270,7 +269,12 @@ fn on_ranks<A: Send, R: Send>(ranks: Vec<A>, body: impl Fn(A) -> Result<R, Stop>
     })
 }
 
-fn tell(told: &Told) {
+/// Reports a panic on any thread, including the threads that calls start.
+pub(super) fn report_panics() {
+    panic::set_hook(Box::new(|panic| tell(&Told::Wrong(0, panic.to_string()))));
+}
+
+pub(super) fn tell(told: &Told) {
     // Fails if the parent is gone.
     let _ = writeln!(io::stdout(), "{told}");
 }
