@@ -4,6 +4,7 @@
 //! cargo run --release --example elastic
 //! cargo run --release --example elastic -- --replace
 //! cargo run --release --example elastic -- --grains 6
+//! cargo run --release --example elastic -- --grains 6 --hosts 2
 //! ```
 //!
 //! This process starts the workers, each a process of this program with one replica. One of them
@@ -16,7 +17,8 @@
 //! repeated in one process, with as many threads as there were workers at each step. At the end its
 //! bits are compared with the bits of the workers. With `--grains` the batch is divided among
 //! grains, which the replicas share: the bits are then those of an undisturbed training on one
-//! replica.
+//! replica. With `--hosts` the command `consonance run` plays hosts and starts the workers, and all
+//! workers of one host kill themselves in the same step.
 
 #[path = "digits/data.rs"]
 mod data;
@@ -27,8 +29,8 @@ mod worker;
 
 use clap::Parser;
 use consonance::{
-    CommunicationOptions, Error, MirroredStrategy, MultiWorkerMirroredStrategy, Nest, ReduceOp, Result, Strategy,
-    Tensor, TfConfigClusterResolver,
+    ClusterResolver, CommunicationOptions, Error, MirroredStrategy, MultiWorkerMirroredStrategy, Nest, ReduceOp,
+    Result, Strategy, Tensor, TfConfigClusterResolver,
 };
 use data::{Digits, Random, Samples};
 use network::Network;
@@ -60,13 +62,13 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Parser)]
 #[command(name = "elastic", after_help = "Example: elastic --workers 4 --lose 0 --at 50 --replace")]
 struct Options {
-    /// Number of workers
+    /// Number of workers, with --hosts of each host
     #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=64))]
     workers: u64,
     /// Number of training steps
     #[arg(short, long, value_name = "COUNT", default_value_t = 240)]
     steps: u64,
-    /// Index of the worker that is killed
+    /// Index of the worker that is killed, with --hosts of the host
     #[arg(long, value_name = "WORKER", default_value_t = 1)]
     lose: u64,
     /// The step in which it is killed
@@ -79,6 +81,10 @@ struct Options {
     /// any number of workers
     #[arg(short, long, value_name = "COUNT")]
     grains: Option<usize>,
+    /// Play this many hosts on this machine, one of which is lost. This takes the command
+    /// consonance, root, iproute2, util-linux, and UCX
+    #[arg(long, value_name = "COUNT", requires = "grains", conflicts_with = "replace", value_parser = clap::value_parser!(u64).range(2..=64))]
+    hosts: Option<u64>,
     /// This worker kills itself in step `--at`
     #[arg(long, hide = true)]
     doomed: bool,
@@ -88,7 +94,10 @@ fn main() {
     let options = Options::parse();
     let done = match env::var("TF_CONFIG") {
         Ok(_) => work(&options).map(|()| true),
-        Err(_) => supervise(&options),
+        Err(_) => match options.hosts {
+            Some(hosts) => supervise_hosts(&options, hosts),
+            None => supervise(&options),
+        },
     };
     process::exit(match done {
         Ok(true) => 0,
@@ -164,16 +173,19 @@ fn batch(count: usize, step: u64) -> Vec<usize> {
 /// Runs as a worker, also as a replacement.
 fn work(options: &Options) -> Result<()> {
     let digits = Digits::load(SEED);
-    let mut builder = MultiWorkerMirroredStrategy::builder(TfConfigClusterResolver::new()?)
+    let resolver = TfConfigClusterResolver::new()?;
+    let host = resolver.task_id().map(|worker| worker as u64 / options.workers);
+    let mut builder = MultiWorkerMirroredStrategy::builder(resolver)
         .options(CommunicationOptions::new().timeout(TIMEOUT)?)
         .meeting(|group| group.timeout(TIMEOUT));
     if let Some(grains) = options.grains {
         builder = builder.grains(grains);
     }
     let strategy = builder.build()?;
+    let is_doomed = options.doomed || options.hosts.is_some() && host == Some(options.lose);
     let mut state = State::new()?;
     let die = |step| {
-        if options.doomed && step == options.at {
+        if is_doomed && step == options.at {
             println!("in step {step}: kill -9 {}", process::id());
             // A process may kill itself, so this does not fail.
             let _ = kill_process(getpid(), Signal::KILL);
@@ -239,12 +251,7 @@ enum Event {
 /// Starts the workers, and a replacement. Returns whether all ended with the right bits.
 fn supervise(options: &Options) -> Result<bool> {
     let Options { workers, steps, lose, at, replace, grains, .. } = *options;
-    if lose >= workers || at >= steps {
-        return Err(Error::other(format!("there are workers 0 to {} and steps 0 to {}", workers - 1, steps - 1)));
-    }
-    if let Some(grains) = grains.filter(|&grains| (grains as u64) < workers) {
-        return Err(Error::other(format!("--grains {grains} leaves some of {workers} workers without a grain")));
-    }
+    check(options, "workers", workers)?;
     println!(
         "{workers} workers; worker {lose} is killed in step {at} of {steps}, and {}",
         match replace {
@@ -262,7 +269,7 @@ fn supervise(options: &Options) -> Result<bool> {
         match event {
             Event::Line(line) => {
                 println!("[worker {worker}] {line}");
-                digests.extend(line.split_once("digest of the weights ").map(|(_, digest)| digest.to_owned()));
+                digests.extend(digest_in(&line));
             }
             Event::End(status) if status.success() => running -= 1,
             Event::End(status) if worker == lose && !lost => {
@@ -283,9 +290,54 @@ fn supervise(options: &Options) -> Result<bool> {
         (None, true) => repeat(&[(workers, 0..steps)], None)?,
         (None, false) => repeat(&[(workers, 0..at), (left, at..steps)], None)?,
     };
-    let all_same = digests.len() as u64 == left && digests.iter().all(|digest| *digest == right);
+    Ok(all_same(&digests, left, &right))
+}
+
+/// Plays hosts, one of which is lost. Returns whether the workers of the others ended with the bits
+/// of an undisturbed training on one replica.
+fn supervise_hosts(options: &Options, hosts: u64) -> Result<bool> {
+    let Options { workers, steps, lose, at, grains, .. } = *options;
+    check(options, "hosts", hosts)?;
+    println!("{hosts} hosts of {workers} workers; host {lose} is lost in step {at} of {steps}, and the others go on");
+    let mut launcher = worker::start_on_hosts(hosts, workers, &["--keep-going"], Stdio::piped())?;
+    let mut digests = Vec::new();
+    let lines = launcher.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+    for line in lines.into_iter().flatten().map_while(|line| line.ok()) {
+        println!("{line}");
+        digests.extend(digest_in(&line));
+    }
+    let status = launcher.wait().map_err(Error::other)?;
+    if !status.success() {
+        return Err(Error::other(format!("consonance run has ended: {status}")));
+    }
+    Ok(all_same(&digests, (hosts - 1) * workers, &repeat(&[(1, 0..steps)], grains)?))
+}
+
+/// Checks the worker or host that is lost, of `count`, the step, and the number of grains.
+fn check(options: &Options, what: &str, count: u64) -> Result<()> {
+    let Options { workers, steps, lose, at, grains, hosts, .. } = *options;
+    if lose >= count || at >= steps {
+        return Err(Error::other(format!("there are {what} 0 to {} and steps 0 to {}", count - 1, steps - 1)));
+    }
+    let workers = hosts.unwrap_or(1) * workers;
+    match grains.filter(|&grains| (grains as u64) < workers) {
+        Some(grains) => {
+            Err(Error::other(format!("--grains {grains} leaves some of {workers} workers without a grain")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the digest in the last line of a worker.
+fn digest_in(line: &str) -> Option<String> {
+    line.split_once("digest of the weights ").map(|(_, digest)| digest.to_owned())
+}
+
+/// Prints and returns whether there are so many digests, and all of them are right.
+fn all_same(digests: &[String], count: u64, right: &str) -> bool {
+    let all_same = digests.len() as u64 == count && digests.iter().all(|digest| digest == right);
     println!("{}", if all_same { "Every bit of every weight is the same." } else { "The bits differ." });
-    Ok(all_same)
+    all_same
 }
 
 /// Starts a worker, and a thread that reports its output and its end.

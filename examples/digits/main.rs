@@ -36,7 +36,7 @@ use std::{
     io::{self, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    process::{self, Child, Command, ExitStatus},
+    process::{self, Child, Stdio},
     time::Duration,
 };
 use train::train;
@@ -135,7 +135,7 @@ fn main() {
     let options = Options::parse();
     let done = match options.workers {
         Some(workers) if env::var_os("TF_CONFIG").is_none() => match options.hosts {
-            Some(hosts) => launch_on_hosts(hosts, workers),
+            Some(hosts) => worker::start_on_hosts(hosts, workers, &[], Stdio::inherit()).and_then(succeeds),
             None => launch(workers),
         },
         _ => run(&options),
@@ -165,25 +165,13 @@ fn launch(workers: u64) -> Result<bool> {
             }
         }
     }
-    let end = |mut process: Child| process.wait().map_err(Error::other);
-    let ends: Vec<ExitStatus> = processes.into_iter().map(end).collect::<Result<_>>()?;
-    Ok(ends.iter().all(ExitStatus::success))
+    let ends: Vec<bool> = processes.into_iter().map(succeeds).collect::<Result<_>>()?;
+    Ok(ends.into_iter().all(|success| success))
 }
 
-/// Starts this program by the command `consonance`, with its own arguments, as the workers of a
-/// cluster of several hosts. Returns whether all succeeded.
-fn launch_on_hosts(hosts: u64, workers: u64) -> Result<bool> {
-    let own = env::current_exe().map_err(Error::other)?;
-    // The command lies there once `cargo build --release -p consonance-cli` has made it.
-    let built = own.ancestors().nth(2).map(|folder| folder.join("consonance"));
-    let program = built.filter(|path| path.exists()).unwrap_or_else(|| "consonance".into());
-    let mut command = Command::new(&program);
-    command.args(["run", "--hosts", &hosts.to_string(), "-n", &workers.to_string(), "--"]);
-    let status = command.arg(own).args(env::args_os().skip(1)).status().map_err(|error| {
-        let remedy = "\"cargo build --release -p consonance-cli\" makes it";
-        Error::other(format!("start {}: {error}; {remedy}", program.display()))
-    })?;
-    Ok(status.success())
+/// Waits for the end of a process, and returns whether it succeeded.
+fn succeeds(mut process: Child) -> Result<bool> {
+    Ok(process.wait().map_err(Error::other)?.success())
 }
 
 /// Trains, and returns whether every variation of the training gave the same bits.

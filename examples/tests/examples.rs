@@ -97,15 +97,24 @@ fn digits_have_the_same_bits_in_workers_and_in_one_process() {
     assert!(output.contains("2 × 2, staged by 1.00 MiB"), "{output}");
 }
 
+/// Returns whether this machine plays hosts that have a wire; otherwise says that a test is
+/// skipped.
+fn plays_hosts(test: &str) -> bool {
+    if run(built("consonance"), "run --hosts 2 -n 1 -- true").0 != Some(0) {
+        println!("skipped: {test}; run the tests as root, with iproute2 and util-linux");
+        return false;
+    }
+    let wire = Wire::open(None);
+    wire.as_ref().err().iter().for_each(|absent| println!("skipped: {test}: {absent}"));
+    wire.is_ok()
+}
+
 #[test]
 fn digits_have_the_same_bits_on_two_hosts_and_in_one_process() {
     const SMALL: &str = "--epochs 1 --hidden 12";
     let digits = example("digits");
-    if run(built("consonance"), "run --hosts 2 -n 1 -- true").0 != Some(0) {
-        return println!("skipped: digits on two hosts; run the tests as root, with iproute2 and util-linux");
-    }
-    if let Err(absent) = Wire::open(None) {
-        return println!("skipped: digits on two hosts: {absent}");
+    if !plays_hosts("digits on two hosts") {
+        return;
     }
     let output = success(&digits, &format!("--hosts 2 --workers 2 {SMALL}"));
     let four = success(&digits, &format!("--replicas 4 {SMALL}"));
@@ -164,6 +173,34 @@ fn grains_of_a_lost_worker_are_done_by_the_others() {
     assert_eq!(output.matches("20 steps are done; ").count(), 2, "{output}");
     let undisturbed = "one process: 1 replicas in steps 0 to 59";
     assert_eq!(digest(&output, "] done: "), digest(&output, undisturbed), "{output}");
+}
+
+#[test]
+fn grains_of_a_lost_host_are_done_by_the_others() {
+    if !plays_hosts("elastic on two hosts") {
+        return;
+    }
+    for (hosts, workers, lose) in [(2, 3, 1), (2, 2, 1), (3, 2, 0)] {
+        let output = success(
+            example("elastic"),
+            &format!("--grains 6 --hosts {hosts} --workers {workers} --lose {lose} --steps 60 --at 20"),
+        );
+        assert_eq!(output.matches("in step 20: kill -9 ").count(), workers, "{output}");
+        assert_eq!(output.matches("] done: ").count(), (hosts - 1) * workers, "{output}");
+        let undisturbed = "one process: 1 replicas in steps 0 to 59";
+        assert_eq!(digest(&output, "] done: "), digest(&output, undisturbed), "{output}");
+    }
+}
+
+#[test]
+fn absent_hosts_and_too_few_grains_for_hosts_are_refused_at_the_start() {
+    for (words, problem) in [
+        ("--grains 6 --lose 2", "there are hosts 0 to 1 and steps 0 to 239"),
+        ("--grains 5", "--grains 5 leaves some of 6 workers without a grain"),
+    ] {
+        let refused = run(example("elastic"), &format!("--hosts 2 {words}"));
+        assert_eq!(refused, (Some(1), format!("error: {problem}\n")));
+    }
 }
 
 #[test]
