@@ -135,8 +135,8 @@ pub struct Bench {
     /// By how many percent the smallest and the largest part differ from the average, in
     /// collectives with parts of different sizes.
     pub spread: usize,
-    /// The number of leaves of all ranks: if there is one, all-reduces of accumulators are measured,
-    /// too.
+    /// The number of leaves of all ranks: if there is one, all-reduces of accumulators are
+    /// measured, too.
     pub leaves: Option<usize>,
     /// The other libraries to measure.
     pub rivals: Vec<Rival>,

@@ -106,8 +106,8 @@ struct Collectives {
     #[arg(long, value_name = "N", conflicts_with = "transport", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     hosts: Option<NonZeroUsize>,
     /// Also measure all-reduces of this many leaves, dealt to the ranks: `call` is the reduction
-    /// with each rank's last leaf, `adds` the adds of the others to an accumulator, `adds+call` both,
-    /// and `loop` a loop `sum[i] += leaf[i]` over as many leaves, without a reduction
+    /// with each rank's last leaf, `adds` the adds of the others to an accumulator, `adds+call`
+    /// both, and `loop` a loop `sum[i] += leaf[i]` over as many leaves, without a reduction
     #[arg(long, value_name = "L", conflicts_with = "hosts", value_parser = number::<usize>(1..=usize::MAX))]
     leaves: Option<usize>,
     /// Other subjects to measure, in turn with consonance: intelmpi, mpich, openmpi, gloo, each of

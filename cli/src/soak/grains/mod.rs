@@ -1,6 +1,6 @@
 //! `consonance soak --grains`: trainings whose processes are killed and replaced, and that are
-//! resumed on other numbers of replicas. Each ends with the digest of an undisturbed training on one
-//! replica.
+//! resumed on other numbers of replicas. Each ends with the digest of an undisturbed training on
+//! one replica.
 //!
 //! A [`Schedule`] is a training in legs. A leg has its own number of replicas, on threads of one
 //! process or in several processes, and begins with the checkpoint of the leg before. The parent

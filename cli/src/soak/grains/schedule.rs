@@ -3,18 +3,22 @@
 use consonance_kernels::digest::mix;
 use std::{ops::Range, time::Duration};
 
-/// The steps of a training, and the least ones of a leg.
+/// The steps of a training.
 pub(super) const STEPS: u64 = 24;
+
+/// The most legs of a training.
 const MOST_LEGS: u64 = 3;
 
-/// The steps from one loss to the next one, and the steps by which a loss is put off. A loss in
-/// step `s` is noticed in the step before, in `s` or in the one after.
+/// A loss can be in one of so many steps. It is put off by fewer steps than the second number. A
+/// loss in step `s` is noticed in the step before, in `s` or in the one after.
 const LOSS_STEPS: usize = 4;
 const PUT_OFF: u64 = 2;
 
-/// The least number of grains, and that of replicas, which have one grain at least.
-const GRAINS: Range<u64> = 8..17;
+/// The most replicas of a leg.
 const MOST_REPLICAS: u64 = 8;
+
+/// The numbers of grains: at least one for each replica.
+const GRAINS: Range<u64> = MOST_REPLICAS..17;
 
 /// A process is killed up to this long after it began its step.
 const SOON: Duration = Duration::from_millis(10);
