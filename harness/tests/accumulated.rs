@@ -2,8 +2,8 @@
 //! ranks with one contribution each.
 
 use consonance::{
-    Accumulator, Communicator, Error, ReduceOp, World, bf16, f16,
-    raw::{Carrier, Inbox, Letter},
+    Accumulator, Communicator, DType, Error, ReduceOp, World, bf16, f16,
+    raw::{Agreement, Call, Carrier, Inbox, Letter},
 };
 use consonance_harness::{
     sample::{Sample, keys, sample},
@@ -387,6 +387,38 @@ fn a_result_needs_room_of_its_count_and_type() {
         let Err(Error::InvalidCall { argument, expected, found, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!((&argument[..], [&expected[..], &found]), ("recv", words));
     }
+}
+
+#[test]
+fn a_call_unlike_its_accumulator_is_refused_and_a_mismatch_on_peers() {
+    let (op, mut data, mut wide, mut long) = (ReduceOp::Sum, [[0f32; 2]; 2], [0f64; 2], [0f32; 4]);
+    let [first_data, second_data] = &mut data;
+    let calls: [(Call<'_>, &str, &str); 6] = [
+        (Call::AllReduce { op: ReduceOp::Max, send: None, recv: first_data.as_mut_slice().into() }, "op", "max"),
+        (Call::AllReduce { op, send: None, recv: wide.as_mut_slice().into() }, "last", "elements of f64"),
+        (Call::Reduce { op, send: None, recv: None, root: 0 }, "send", "none"),
+        (Call::Reduce { op, send: Some([0f32; 2].as_slice().into()), recv: None, root: 1 }, "recv", "none"),
+        (Call::ReduceScatter { op, send: None, recv: long.as_mut_slice().into() }, "last", "4 elements"),
+        (Call::Broadcast { data: second_data.as_mut_slice().into(), root: 0 }, "call", "broadcast"),
+    ];
+    let mut ranks = Communicator::threads(2);
+    let (mut second, mut first) = (ranks.remove(1), ranks.remove(0));
+    let mut sum = second.accumulator_of(DType::F32, op, 2, 1..2, 2).expect("valid");
+    for (call, wrong, value) in calls {
+        thread::scope(|scope| {
+            let peer = scope.spawn(|| first.barrier().expect_err("rank 1 makes no barrier"));
+            let refused = second.execute_accumulated(call, &mut sum, &Agreement::NONE).expect_err(wrong);
+            let Error::InvalidCall { replica: Some(1), argument, found, .. } = &refused else { panic!("{refused}") };
+            assert_eq!((&argument[..], &found[..]), (wrong, value));
+            let told = peer.join().expect("no rank panics");
+            assert!(matches!(told, Error::Mismatch { replica: 1, .. }), "{told}");
+        });
+    }
+    let mut leaves = second.accumulator_of(DType::F32, op, 2, 0..2, 2).expect("valid");
+    let Err(Error::InvalidCall { argument, found, .. }) = leaves.add([0f64; 2].as_slice().into()) else {
+        panic!("a leaf of another type")
+    };
+    assert_eq!((&argument[..], &found[..]), ("leaf", "elements of f64"));
 }
 
 #[test]

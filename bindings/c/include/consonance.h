@@ -246,11 +246,12 @@ int cons_accumulator_clear(cons_accumulator sum);
 /* Frees the handle. Calls that were started go on. */
 int cons_accumulator_free(cons_accumulator sum);
 
-/* Combines the leaves of all ranks as cons_all_reduce, cons_reduce and cons_reduce_scatter combine
- * data, of which a leaf has as many. last == recv is in place. A rank without leaves passes data
- * that do not count. A leaf that is missing is CONS_ERR_ARGUMENT; runs that do not follow each other are CONS_ERR_MISMATCH on all
- * ranks. After both the accumulator is as before, else it has no leaves. From cons_i... on until
- * the request has ended, the accumulator is lent. */
+/* Combine the leaves of all ranks as cons_all_reduce, cons_reduce and cons_reduce_scatter combine
+ * data; last is this rank's last leaf. If last == recv the call works in place. In the
+ * reduce-scatter count is that of a rank's part, so that a leaf has the parts of all ranks. A rank
+ * without leaves passes any valid elements. A leaf that is missing is CONS_ERR_ARGUMENT. Runs that
+ * do not follow each other are CONS_ERR_MISMATCH on all ranks. After both errors the accumulator is
+ * as before; otherwise it has no leaves. cons_i... lends it until the request has ended. */
 int cons_all_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype);
 int cons_iall_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, cons_request *request);
 int cons_reduce_accumulated(cons_comm comm, cons_accumulator sum, const void *last, void *recv, size_t count, int dtype, int root);

@@ -1,4 +1,4 @@
-//! The reductions of what accumulators have. Each blocks, and has a twin that starts it.
+//! The reductions of leaves. Each blocks, and has a twin that starts it.
 
 use crate::{
     accumulators::{ACCUMULATORS, Accumulator, of_leaf},

@@ -1,4 +1,4 @@
-//! Accumulators: what ranks with several contributions add before a reduction.
+//! Accumulators, to which ranks with several contributions add them before a reduction.
 
 use crate::{
     buffers::Check,

@@ -38,6 +38,11 @@ impl Job {
         Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None, leaves: None }
     }
 
+    /// Returns the element type; `None` for a barrier.
+    pub fn of_type(&self) -> Option<Type> {
+        self.of
+    }
+
     /// Adds the number of parts of each rank. In an all-to-all they are those that this rank sends.
     pub fn with_counts(self, counts: Vec<usize>) -> Job {
         Job { counts, ..self }
@@ -48,7 +53,7 @@ impl Job {
         Job { recv_counts, ..self }
     }
 
-    /// Adds what the accumulator of a reduction has: the job's input is the last leaf.
+    /// Makes a reduction one of leaves: the job's input is the last leaf.
     pub fn with_leaves(self, leaves: &Leaves) -> Job {
         Job { leaves: Some(leaves.clone()), ..self }
     }
@@ -83,17 +88,13 @@ impl Job {
                 _ => unreachable!("a call with counts"),
             }
         }
-        let mut execute = |call: Call<'_>, agreement: &Agreement<'_>| match &leaves {
-            None => communicator.execute(call, agreement),
-            Some(leaves) => communicator.execute_accumulated(call, &mut leaves.lock(), agreement),
-        };
         // Ranks also agree on a type that its parts do not tell.
-        match of.filter(|of| !of.is_plain()) {
-            None => execute(call, &Agreement::NONE),
-            Some(of) => {
-                let describe = || vec![("type".to_owned(), of.name.to_owned())];
-                execute(call, &Agreement::new(of.number as u64, &describe))
-            }
+        let other = of.filter(|of| !of.is_plain());
+        let describe = || other.iter().map(|of| ("type".to_owned(), of.name.to_owned())).collect();
+        let agreement = other.map_or(Agreement::NONE, |of| Agreement::new(of.number as u64, &describe));
+        match leaves {
+            None => communicator.execute(call, &agreement),
+            Some(leaves) => communicator.execute_accumulated(call, &mut leaves.lock(), &agreement),
         }
     }
 }

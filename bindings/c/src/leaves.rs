@@ -1,4 +1,4 @@
-//! The leaves of a rank as handles and calls share them.
+//! An accumulator for handles and jobs, which share it.
 
 use crate::codes::Type;
 use consonance::{

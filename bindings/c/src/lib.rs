@@ -7,8 +7,8 @@
 //!
 //! `codes.rs` has the numbers of element types, operations and errors, which never change.
 //! `handles.rs` has the tables of handles. `failure.rs` makes codes and details of errors.
-//! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts, `leaves.rs` what an
-//! accumulator has. The other files have the functions.
+//! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts. `leaves.rs` has
+//! an accumulator for jobs and handles. The other files have the functions.
 #![cfg(target_os = "linux")]
 
 #[macro_use]

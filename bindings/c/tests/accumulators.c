@@ -6,7 +6,7 @@ enum { LEAVES = 8, RANKS = 3, COUNT = 30000 };
 /* The counts of leaves: nodes that all ranks get, and nodes of which each gets its block. */
 static const size_t counts[2] = {6, COUNT};
 
-/* What a rank for each leaf gets, in memory of all processes. */
+/* The results of a rank for each leaf, in memory of all processes. */
 static float *expected[2];
 
 static cons_error last_error(cons_comm comm) {

@@ -18,11 +18,12 @@ Calls raise ``ValueError`` and ``TypeError`` for arguments that are wrong, and o
 from pathlib import Path as _Path
 
 from ._errors import AbortedError, Error, LostError, MeetingError, MismatchError, TimeoutError
-from ._native import Communicator, Request, UniqueId, __version__, threads
+from ._native import Accumulator, Communicator, Request, UniqueId, __version__, threads
 from ._run import run
 
 __all__ = [
     "AbortedError",
+    "Accumulator",
     "Communicator",
     "Error",
     "LostError",

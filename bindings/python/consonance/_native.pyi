@@ -19,7 +19,17 @@ _D = TypeVar("_D", bound=_Data)
 _Timeout = float | timedelta | None
 _Op = Literal["sum", "mean", "product", "min", "max", "and", "or", "xor"]
 
-__all__ = ["__version__", "Communicator", "UniqueId", "Request", "Block", "threads", "refuse", "command"]
+__all__ = [
+    "__version__",
+    "Accumulator",
+    "Communicator",
+    "UniqueId",
+    "Request",
+    "Block",
+    "threads",
+    "refuse",
+    "command",
+]
 
 __version__: str
 
@@ -381,3 +391,95 @@ class Communicator:
         _value: BaseException | None = None,
         _traceback: TracebackType | None = None,
     ) -> None: ...
+
+@final
+class Accumulator:
+    def __new__(cls, comm: Communicator, like: _Data, leaves: range, of: int, op: _Op = "sum") -> Self: ...
+    def add(self, leaf: _Data) -> None: ...
+    @property
+    def added(self) -> int: ...
+    def clear(self) -> None: ...
+    @overload
+    def all_reduce(
+        self,
+        data: _D,
+        *,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce(
+        self,
+        data: _Data,
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce(
+        self,
+        data: _Data,
+        *,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
+    def reduce(
+        self,
+        data: _D,
+        *,
+        root: int = 0,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D | None: ...
+    @overload
+    def reduce(
+        self,
+        data: _Data,
+        *,
+        root: int = 0,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D | None: ...
+    @overload
+    def reduce(
+        self,
+        data: _Data,
+        *,
+        root: int = 0,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: _A | Sequence[_A],
+        *,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _A: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: _Data,
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: _Data,
+        *,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...

@@ -11,8 +11,8 @@ use consonance::{
     raw::{Buf, BufMut},
 };
 use consonance_c::codes::Type;
-use pyo3::{exceptions::PyTypeError, prelude::*};
-use std::convert::Infallible;
+use pyo3::{exceptions::PyTypeError, prelude::*, types::PyRange};
+use std::{convert::Infallible, ops::Range};
 
 /// Returns the operation of this name on a type.
 pub(crate) fn operation(op: &str, of: Type) -> Result<ReduceOp, Bad> {
@@ -54,6 +54,20 @@ impl<T> Given<T> {
             true => Bad::Type { argument, expected, found },
             false => Bad::value(argument, expected, found),
         })
+    }
+}
+
+/// Returns the numbers of a `range` of Python.
+pub(crate) fn run(argument: &'static str, range: &Bound<'_, PyAny>) -> Result<Range<usize>, Bad> {
+    let expected = "a range of numbers from 0, with steps of 1";
+    let found = || range.repr().map_or_else(|_| "another object".to_owned(), |text| text.to_string());
+    if range.cast::<PyRange>().is_err() {
+        return Err(Bad::Type { argument, expected, found: found() });
+    }
+    let number = |name: &str| range.getattr(name)?.extract::<usize>();
+    match (number("start"), number("stop"), number("step")) {
+        (Ok(start), Ok(end), Ok(1)) => Ok(start..end),
+        _ => Err(Bad::value(argument, expected, found())),
     }
 }
 

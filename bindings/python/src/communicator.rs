@@ -55,7 +55,7 @@ impl Communicator {
         Communicator(Mutex::new(Some(Arc::new(open))))
     }
 
-    fn open(&self) -> PyResult<Arc<Open>> {
+    pub(crate) fn open(&self) -> PyResult<Arc<Open>> {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         open.ok_or_else(|| Python::attach(|py| exception(py, &collective::closed())))
     }

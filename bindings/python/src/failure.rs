@@ -97,7 +97,7 @@ impl From<PyErr> for Bad {
 fn in_own_words(error: &Error) -> Option<Error> {
     let Error::InvalidCall { call, argument, replica, expected, found } = error.root() else { return None };
     let argument = match argument.as_str() {
-        "send" => "data",
+        "send" | "last" => "data",
         "recv" => "out",
         "from" => "source",
         same => same,
@@ -106,18 +106,19 @@ fn in_own_words(error: &Error) -> Option<Error> {
     Some(Error::InvalidCall { call, argument, replica: *replica, expected, found })
 }
 
-/// Returns the name of a call here: messages are those of a communicator.
+/// Returns the name of a call here, without the type of the runtime: messages are those of a
+/// communicator.
 fn own(call: &str) -> &str {
-    call.strip_prefix(MAILBOX).unwrap_or(call)
+    TYPES.iter().find_map(|of| call.strip_prefix(of)).unwrap_or(call)
 }
 
-const MAILBOX: &str = "Mailbox::";
+const TYPES: [&str; 3] = ["Mailbox::", "Accumulator::", "Communicator::"];
 
 /// Returns the exception of an error, with the error's fields.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let in_own_words = in_own_words(error);
     let error = in_own_words.as_ref().unwrap_or(error);
-    let text = error.to_string().replace(MAILBOX, "");
+    let text = TYPES.iter().fold(error.to_string(), |text, of| text.replace(of, ""));
     let made = match error.root() {
         Error::InvalidCall { .. } | Error::UnknownReduceOp { .. } => Ok(PyValueError::new_err(text)),
         Error::WrongContext { .. } => Ok(PyRuntimeError::new_err(text)),

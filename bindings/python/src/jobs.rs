@@ -10,7 +10,7 @@ use crate::{
     outcome::{self, Outcome, items},
 };
 use consonance::{World, raw::Call};
-use consonance_c::Job;
+use consonance_c::{Job, Leaves, codes::Type};
 use pyo3::prelude::*;
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;
@@ -25,9 +25,28 @@ impl Plan {
     pub(crate) fn barrier() -> Plan {
         Plan { jobs: vec![Job::barrier()], outcome: None }
     }
+
+    /// Makes the reduction one of leaves.
+    pub(crate) fn on(self, leaves: &Leaves) -> Planned {
+        let Plan { jobs, outcome } = self;
+        if jobs.len() > 1 {
+            return Err(Bad::value("data", "blocks of as many elements", "blocks that differ"));
+        }
+        jobs.iter().filter_map(Job::of_type).try_for_each(|of| same_as_leaves("data", of, leaves))?;
+        Ok(Plan { jobs: jobs.into_iter().map(|job| job.with_leaves(leaves)).collect(), outcome })
+    }
 }
 
 type Planned = Result<Plan, Bad>;
+
+/// Checks that an array has elements of the type of the leaves.
+pub(crate) fn same_as_leaves(argument: &'static str, of: Type, leaves: &Leaves) -> Result<(), Bad> {
+    let own = leaves.of_type();
+    match of == own {
+        true => Ok(()),
+        false => Err(Bad::value(argument, format!("elements of {}, as in the accumulator", own.name), of.name)),
+    }
+}
 
 fn plan(jobs: Vec<Job>, outcome: impl Into<Option<Outcome>>) -> Planned {
     Ok(Plan { jobs, outcome: outcome.into() })

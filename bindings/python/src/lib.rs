@@ -26,6 +26,7 @@ mod request;
 mod pool;
 mod block;
 mod communicator;
+mod accumulator;
 
 use arguments::Given;
 use consonance::raw::Kind;
@@ -84,6 +85,7 @@ fn command(py: Python<'_>, arguments: Vec<OsString>, starter: Vec<PathBuf>) -> u
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<communicator::Communicator>()?;
+    module.add_class::<accumulator::Accumulator>()?;
     module.add_class::<id::UniqueId>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<block::Block>()?;

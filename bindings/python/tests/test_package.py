@@ -71,6 +71,10 @@ def program(comm: cs.Communicator, data: Array, request: cs.Request) -> None:
     assert_type(comm.scatter(None, out=data), Array)
     assert_type(comm.all_to_all(data, out=data), Array)
     assert_type(comm.recv(data), int)
+    sum = cs.Accumulator(comm, data, range(2), of=2)
+    assert_type(sum.all_reduce(data), Array)
+    assert_type(sum.reduce(data, root=1), Array | None)
+    assert_type(sum.reduce_scatter(data, async_op=True), cs.Request)
 """
 
 

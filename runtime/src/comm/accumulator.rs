@@ -72,6 +72,16 @@ impl LeafSum {
     /// # Errors
     /// [`Error::InvalidCall`] for another count or element type, for memory of a device, or after
     /// the last leaf but one.
+    ///
+    /// ```
+    /// # use consonance::{Communicator, DType, Error};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut sum = alone.accumulator_of(DType::F32, "sum", 1, 0..2, 2)?;
+    /// assert!(matches!(sum.add([1.0f64].as_slice().into()), Err(Error::InvalidCall { .. })));
+    /// sum.add([1.0f32].as_slice().into())?;
+    /// assert_eq!(sum.added(), 1);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn add(&mut self, leaf: Buf<'_>) -> Result<()> {
         let invalid = |argument, expected, found| Err(Error::invalid("Accumulator::add", argument, expected, found));
         let (count, most) = (self.sum.count(), self.sum.run().len().saturating_sub(1));
@@ -170,6 +180,14 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`accumulator`](Communicator::accumulator).
+    ///
+    /// ```
+    /// # use consonance::{Communicator, DType};
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let sum = alone.accumulator_of(DType::Bf16, "mean", 1000, 0..3, 3)?;
+    /// assert_eq!((sum.leaves(), sum.of()), (0..3, 3));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
     pub fn accumulator_of(
         &mut self,
         dtype: DType,

@@ -256,7 +256,7 @@ impl Array {
     }
 
     /// Returns the number of elements of the runtime's type: two for a complex number.
-    fn parts(&self) -> usize {
+    pub(crate) fn parts(&self) -> usize {
         self.count * self.of.parts
     }
 
