@@ -22,6 +22,7 @@ pub mod aggregation;
 pub mod static_shapes;
 pub mod order;
 pub mod number;
+pub mod exact;
 pub mod collective;
 pub mod array;
 pub mod sparse;

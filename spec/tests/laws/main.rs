@@ -6,6 +6,7 @@ mod words;
 mod traffic;
 mod order;
 mod numbers;
+mod exact;
 mod collectives;
 mod arrays;
 mod sparse;
