@@ -5,6 +5,7 @@ pub(crate) mod half;
 pub mod cache_hints;
 pub mod reduce;
 pub mod axis;
+pub mod exact;
 pub(crate) mod prefetch;
 pub mod copy;
 pub mod duplicate;
