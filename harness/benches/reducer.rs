@@ -8,7 +8,7 @@
 //! time to the time of a plain read of the inputs, without computation or writes. No reduction can
 //! exceed this ratio, and just past the second-level cache it is below 0.9. Reductions along an
 //! axis are compared with a plain read of the tensor, both by one thread and by one thread per
-//! core.
+//! core, and exact sums with plain ones.
 //!
 //! With a filter it runs criterion benches of every dtype, operation, number of inputs, size and
 //! instruction set, each with a `memcpy` of as many bytes:
@@ -17,6 +17,7 @@
 use consonance_kernels::{
     cpu::{
         axis::{Along, Part},
+        exact,
         isa::Isa,
         read::read,
         reduce::Reducer,
@@ -71,6 +72,7 @@ fn main() {
         reductions();
         portable();
         axes();
+        exact_sums();
         return;
     }
     let criterion = Criterion::default()
@@ -252,6 +254,48 @@ fn portable() {
                 moved / result.theirs / 1e9,
                 result.ratio
             );
+        }
+    }
+}
+
+fn exact_sums() {
+    println!("\nexact sums along an axis, against plain ones: elements near each other, and far apart");
+    println!("{:>5} {:>22} {:>12} {:>12} {:>6} {:>6}", "dtype", "shape", "exact GB/s", "plain GB/s", "ratio", "far");
+    // In the caches and beyond them.
+    for count in [1 << 14, 1 << 25] {
+        for shape in [[1, count, 1], [1, 2, count / 2], [1, 8, count / 8]] {
+            let near: Vec<f64> = (0..count).map(|place| ((place * 7919 % 10_007) as f64 - 5000.5) / 3.0).collect();
+            let far: Vec<f64> =
+                (0..count).map(|place| near[place] * 2f64.powi((place * 31 % 160) as i32 - 80)).collect();
+            let narrow = |elements: &[f64]| elements.iter().map(|&element| element as f32).collect::<Vec<f32>>();
+            let sides: [(HostMemory, HostMemory); 2] =
+                [(narrow(&near)[..].into(), narrow(&far)[..].into()), (near[..].into(), far[..].into())];
+            for (near, far) in &sides {
+                let dtype = near.dtype();
+                let results = shape[0] * shape[2];
+                let mut target = HostMemory::unspecified(dtype, results);
+                let mut sum = |elements: HostBuf<'_>| {
+                    exact::reduce(ReduceOp::Sum, black_box(&[(elements, shape)]), 0..results, target.as_buf_mut());
+                };
+                let plain = || {
+                    let along = Along::new(ReduceOp::Sum, black_box(&[(near.as_buf(), shape)])).expect("memory");
+                    let mut along = along.expect("defined");
+                    along.parts(1).into_iter().for_each(Part::run);
+                    black_box(along.finish().expect("memory"));
+                };
+                let result = compare(|| sum(near.as_buf()), plain);
+                let apart = compare(|| sum(far.as_buf()), plain);
+                let bytes = near.as_buf().bytes() as f64 / 1e9;
+                println!(
+                    "{:>5} {:>22} {:>12.1} {:>12.1} {:>6.2} {:>6.2}",
+                    dtype,
+                    format!("{shape:?}"),
+                    bytes / result.ours,
+                    bytes / result.theirs,
+                    result.ratio,
+                    apart.ratio
+                );
+            }
         }
     }
 }

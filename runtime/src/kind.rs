@@ -45,6 +45,10 @@ kinds! {
     STRATEGY_REDUCE_TO = "Strategy::reduce_to",
     /// Combines a value of each grain for all workers.
     STRATEGY_REDUCE_GRAINS = "Strategy::reduce_grains",
+    /// Combines a value of each replica for all workers, rounded once.
+    STRATEGY_REDUCE_EXACT = "Strategy::reduce_exact",
+    /// Combines a value of each replica for all replicas, rounded once.
+    ALL_REDUCE_EXACT = "ReplicaContext::all_reduce_exact",
     /// Concatenates a value of each replica for all workers.
     STRATEGY_GATHER = "Strategy::gather",
     /// Creates a variable on all workers, with the chief's initial value.

@@ -80,7 +80,7 @@ pub fn all_gather<N: Nest>(
     let own: Vec<u64> = own_sizes.iter().map(|&size| size as u64).collect();
     let mut all = vec![0u64; own.len() * replica.num_replicas_in_sync()];
     // The axis is not in the signature of any later step: compare it here.
-    replica.session(Kind::AllGather, &leaves, Some(axis), &replica.strategy().options()).call(Call::AllGather {
+    replica.session(Kind::AllGather, &leaves, axis, &replica.strategy().options()).call(Call::AllGather {
         send: Some(own.as_slice().into()),
         recv: all.as_mut_slice().into(),
         counts: None,

@@ -229,7 +229,7 @@ impl ReplicaContext<'_> {
         let axes = self.check_gathered(call, &leaves);
         let axes = axes.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect());
         let axes: Vec<usize> = self.or_refuse(Kind::AllGather, axes)?;
-        let mut session = self.session(Kind::AllGather, &leaves, Some(axis), &options);
+        let mut session = self.session(Kind::AllGather, &leaves, axis, &options);
         let gathered = session.all_gather_leaves(&mut leaves, &axes);
         self.by_rule(GATHERED_SHAPE, gathered)?;
         drop(session);
@@ -429,13 +429,12 @@ impl ReplicaContext<'_> {
         &self,
         kind: Kind,
         leaves: &[Leaf],
-        ragged: Option<Axis>,
+        ragged: impl Into<Axes>,
         options: &CommunicationOptions,
     ) -> NestCall<RefMut<'_, Communicator>> {
         let mut communicator = RefMut::map(self.held(), |held| &mut **held);
         communicator.configure(options.configuration());
-        let ragged = ragged.map_or_else(Axes::default, Axes::from);
-        NestCall::new(kind, communicator, leaves, ragged, self.contract.clone())
+        NestCall::new(kind, communicator, leaves, ragged.into(), self.contract.clone())
     }
 }
 

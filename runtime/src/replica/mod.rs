@@ -4,6 +4,7 @@ mod board;
 mod context;
 mod current;
 pub(crate) mod earlier;
+pub(crate) mod exact;
 pub(crate) mod grain_sum;
 mod grains;
 mod merge;

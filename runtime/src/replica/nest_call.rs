@@ -78,6 +78,11 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         NestCall { own_op: Some(op), ..self }
     }
 
+    /// Does [`with_own_op`](NestCall::with_own_op) for the steps from here on.
+    pub(super) fn set_own_op(&mut self, op: ReduceOp) {
+        self.own_op = Some(op);
+    }
+
     /// Makes the replicas also agree on the number of contributions of all of them, and on the
     /// limit of packs if the nest has several tensors.
     pub(crate) fn with_contributions(self, contributions: usize, pack_limit: Option<usize>) -> NestCall<C> {
@@ -302,8 +307,13 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         indexed_slices::gathered(call, values, indices, &counts, &sizes)
     }
 
+    /// Returns the number of this replica among those of the call, and theirs.
+    pub(super) fn place(&self) -> (usize, usize) {
+        (self.communicator.rank(), self.communicator.size())
+    }
+
     /// Gathers the `size` of each replica.
-    fn sizes(&mut self, size: usize) -> Result<Vec<usize>> {
+    pub(super) fn sizes(&mut self, size: usize) -> Result<Vec<usize>> {
         let (mut recv, own) = (vec![0; self.communicator.size()], [size as u64]);
         self.call(Call::AllGather {
             send: Some(own.as_slice().into()),

@@ -159,11 +159,13 @@ pub(crate) struct Flat {
 
 impl Flat {
     /// Flattens `tensor`. If the removed axes are not adjacent, copies it with these axes moved to
-    /// the front, in their order.
+    /// the front, in their order. If none is removed, the axis has one place.
     pub(crate) fn new(tensor: &Tensor, removed: &[bool]) -> Result<Flat> {
         let sizes = |axes: &[usize]| axes.iter().map(|&axis| tensor.shape()[axis]).product();
         let (away, kept): (Vec<usize>, Vec<usize>) = (0..removed.len()).partition(|&axis| removed[axis]);
-        let first = away[0];
+        let Some(&first) = away.first() else {
+            return Ok(Flat { tensor: tensor.clone(), outer: 1, axis: 1, inner: tensor.count() });
+        };
         if away.iter().enumerate().all(|(place, &axis)| axis == first + place) {
             let (outer, inner) = kept.split_at(first);
             return Ok(Flat { tensor: tensor.clone(), outer: sizes(outer), axis: sizes(&away), inner: sizes(inner) });

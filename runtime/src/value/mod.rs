@@ -10,6 +10,7 @@ mod ndarray;
 mod serde;
 pub(crate) mod indexed_slices;
 pub(crate) mod axis;
+pub(crate) mod exact;
 pub mod nest;
 pub(crate) mod per_replica;
 pub(crate) mod grains;

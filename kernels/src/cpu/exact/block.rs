@@ -98,24 +98,37 @@ fn extract<T: Float, const LEVELS: usize>(elements: &[T], exponent: i32) -> Opti
         *scale = f64::from_bits(((exponent - STEP * level as i32) as u64) << 52 | 1 << 51);
     }
     let (rows, last) = elements.as_chunks::<LANES>();
-    let (mut sums, mut left) = ([[0.0; LANES]; LEVELS], [0u64; LANES]);
-    let mut take = |row: &[T; LANES]| {
-        for lane in 0..LANES {
-            let mut rest = row[lane].widen();
-            for level in 0..LEVELS {
-                let part = (rest + scale[level]) - scale[level];
-                sums[level][lane] += part;
-                rest -= part;
-            }
-            // The rest of −0 is −0.
-            left[lane] |= rest.to_bits() << 1;
-        }
-    };
-    rows.iter().for_each(&mut take);
+    let mut sums = [[0.0; LANES]; LEVELS];
+    let mut left = [0; LANES];
+    for row in rows {
+        take(row, &scale, &mut sums, &mut left);
+    }
     let mut padded = [T::default(); LANES];
     padded[..last.len()].copy_from_slice(last);
-    take(&padded);
+    take(&padded, &scale, &mut sums, &mut left);
     // A NaN is not zero.
     let is_complete = left.iter().all(|bits| *bits == 0);
     is_complete.then(|| sums.map(|lanes| lanes.iter().sum()))
+}
+
+/// Extracts from the elements of a row, and adds the bits of their rests to `left`.
+#[inline(always)]
+fn take<T: Float, const LEVELS: usize>(
+    row: &[T; LANES],
+    scale: &[f64; LEVELS],
+    sums: &mut [[f64; LANES]; LEVELS],
+    left: &mut [u64; LANES],
+) {
+    let mut rest = row.map(T::widen);
+    for level in 0..LEVELS {
+        for lane in 0..LANES {
+            let part = (rest[lane] + scale[level]) - scale[level];
+            sums[level][lane] += part;
+            rest[lane] -= part;
+        }
+    }
+    for lane in 0..LANES {
+        // The rest of −0 is −0.
+        left[lane] |= rest[lane].to_bits() << 1;
+    }
 }

@@ -5,7 +5,7 @@
 use crate::{
     Axes, Axis, Communicator, Error, ReduceOp, Result, Strategy, Tensor,
     comm::engine::AllRanks,
-    replica::{nest_call::NestCall, packed_sums::PackedSums},
+    replica::{exact, nest_call::NestCall, packed_sums::PackedSums},
     value::{
         contract,
         nest::{Leaf, Value},
@@ -93,6 +93,35 @@ impl Strategy {
             }
         }
         Ok(last)
+    }
+
+    /// Reduces exactly over the replicas of all workers. `values` are the leaves of those of this
+    /// process.
+    pub(super) fn reduce_leaves_exactly(
+        &self,
+        kind: Kind,
+        op: ReduceOp,
+        values: &[Vec<Leaf>],
+        axes: &Axes,
+        hint: &str,
+    ) -> Result<Vec<Leaf>> {
+        let (call, first) = (kind.name(), self.local_replicas().start);
+        let at_once = || {
+            self.check_shapes(call, REDUCED_SHAPE, values)?;
+            self.all_ranks(call, values, |all| all.reduce_exact(op, axes))
+        };
+        let on_engine = |communicator: &mut Communicator| {
+            let id = communicator.rank();
+            let mut leaves = values[id - first].clone();
+            let checked = exact::check_leaves(call, op, &leaves, axes).map_err(|error| error.of_replica(id));
+            or_refuse(kind, communicator, checked)?;
+            let mut session = NestCall::new(kind, communicator, &leaves, axes.clone(), self.contract());
+            session.all_reduce_exact(call, op, &mut leaves, axes)?;
+            Ok(leaves)
+        };
+        let reduced = self.combine(call, REDUCED_SHAPE, at_once, on_engine);
+        let hint = if self.contract().is_some() { "" } else { hint };
+        reduced.map_err(|error| hinted(error, hint))
     }
 
     /// Gathers over the replicas of all workers. `values` are the leaves of those of this process.

@@ -9,12 +9,15 @@ use crate::{
     execution::context,
     kind,
     value::{
-        contract,
+        contract, exact,
         nest::{self, Leaf, NestSignature},
     },
 };
 use consonance_spec::{Kind, partition, static_shapes::REDUCED_SHAPE};
 use std::ops::Range;
+
+/// Advice for values that differ in shape.
+const HINT: &str = "; give an axis to reduce along it";
 
 /// The devices that a result goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +86,7 @@ impl Strategy {
         axis: impl Into<Axes>,
     ) -> Result<N> {
         let axes = axis.into();
-        let hint = if axes == Axes::default() { "; give an axis to reduce along it" } else { "" };
+        let hint = if axes == Axes::default() { HINT } else { "" };
         let kind = kind::STRATEGY_REDUCE;
         self.reduce_along(kind.name(), kind, op, value, &axes, hint)
     }
@@ -177,6 +180,57 @@ impl Strategy {
 
     fn put<N: Nest>(&self, call: &'static str, rest: N, leaves: Vec<Leaf>) -> Result<N> {
         nest::put(rest, leaves).map_err(|error| error.of_call(call))
+    }
+
+    /// Returns the exact sum or mean of a value over the replicas, and over `axis` of each
+    /// replica's tensor if given, rounded once. So it has the same bits for any number of replicas
+    /// and any division of the elements among them, also into batches or files.
+    ///
+    /// The elements are f32 or f64, and the result is the float nearest to the exact sum, or to the
+    /// exact sum divided by the number of elements; of two the one whose last bit is even. What
+    /// lies beyond the largest float is an infinity. A NaN, or infinities of both signs, give NaN.
+    /// A sum is −0 if all elements are −0, and +0 if it is zero otherwise or has no elements; the
+    /// mean of no elements is NaN. Otherwise values, axes and workers are as in
+    /// [`reduce`](Strategy::reduce).
+    ///
+    /// # Errors
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for operations other than sum and
+    /// mean, elements other than f32 and f64, [`IndexedSlices`](crate::IndexedSlices), and elements
+    /// in the memory of a device. Pass the tensor of
+    /// [`to_dense`](crate::IndexedSlices::to_dense) instead of rows.
+    ///
+    /// ```
+    /// use consonance::{MirroredStrategy, PerReplica, Tensor};
+    /// let losses: Vec<f32> = (0..1000).map(|sample| 1.0 / (1 + sample) as f32).collect();
+    /// let mean = |replicas: usize, batch: usize| {
+    ///     let strategy = MirroredStrategy::new((0..replicas).map(|replica| format!("cpu:{replica}")))?;
+    ///     let parts = (0..replicas).map(|replica| {
+    ///         let own = losses.chunks(batch).skip(replica).step_by(replicas);
+    ///         Tensor::from(own.flatten().copied().collect::<Vec<f32>>())
+    ///     });
+    ///     let mean: Tensor = strategy.reduce_exact("mean", &PerReplica::new(parts.collect()), 0)?;
+    ///     Ok::<u32, consonance::Error>(mean.item::<f32>()?.to_bits())
+    /// };
+    /// assert_eq!(mean(3, 10)?, mean(1, 1000)?);
+    /// assert_eq!(mean(8, 7)?, mean(1, 1000)?);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn reduce_exact<N: Nest + Clone>(
+        &self,
+        op: impl IntoReduceOp,
+        value: &PerReplica<N>,
+        axis: impl Into<Axes>,
+    ) -> Result<N> {
+        let (kind, axes) = (kind::STRATEGY_REDUCE_EXACT, axis.into());
+        let hint = if axes == Axes::default() { HINT } else { "" };
+        let call = kind.name();
+        let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
+        let checked = checked.and_then(|op| exact::check_op(call, op));
+        let checked = checked.and_then(|op| self.check_count(call, "value", value.values().len()).map(|()| op));
+        let op = self.or_refuse(kind, checked)?;
+        let (rest, values) = taken(value.iter());
+        let reduced = self.reduce_leaves_exactly(kind, op, &values, &axes, hint)?;
+        self.put(call, rest, reduced)
     }
 
     /// Concatenates a value over the replicas along `axis`, in replica order. With several workers

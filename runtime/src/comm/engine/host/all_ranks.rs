@@ -6,7 +6,7 @@ use crate::{
     error::operation_on,
     value::{
         axis::{self, Flat},
-        indexed_slices,
+        exact, indexed_slices,
         nest::{Leaf, NestSignature, Path, Value},
         tensor,
     },
@@ -15,12 +15,13 @@ use consonance_kernels::{
     cpu::{
         axis::{Along, Part},
         copy::copy_own,
+        exact::{self as kernels, View},
         reduce::Reducer,
     },
     memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::partition;
-use std::sync::Mutex;
+use std::{ops::Range, sync::Mutex};
 
 /// Reductions of fewer bytes run on one thread: the data is in the caches, and waking other threads
 /// takes longer than the reduction (measured: PERF.md).
@@ -54,6 +55,18 @@ impl AllRanks<'_> {
                 let dense: Vec<&Tensor> = dense.iter().collect();
                 self.reduce_tensors(path, op, &dense, axes).map(Value::Dense)
             }
+        })
+    }
+
+    /// Combines each leaf over the ranks, and over `axes` of each rank's tensor, rounded once.
+    pub(crate) fn reduce_exact(&self, op: ReduceOp, axes: &Axes) -> Result<Vec<Leaf>> {
+        for (replica, leaves) in self.values.iter().enumerate() {
+            let checked = leaves.iter().try_for_each(|leaf| exact::check(self.call, op, leaf, axes));
+            checked.map_err(|error| error.of_replica(replica))?;
+        }
+        self.combine(axes, |path, leaves| match leaves {
+            Leaves::Dense(tensors) => self.reduce_tensors_exactly(path, op, &tensors, axes).map(Value::Dense),
+            Leaves::Sparse(_) => Err(Error::invalid(self.call, path.to_string(), "a tensor", "IndexedSlices")),
         })
     }
 
@@ -125,12 +138,64 @@ impl AllRanks<'_> {
         Tensor::from_memory(kept, result)
     }
 
+    fn reduce_tensors_exactly(&self, path: &Path, op: ReduceOp, tensors: &[&Tensor], axes: &Axes) -> Result<Tensor> {
+        let dtype = tensors[0].dtype();
+        let views = tensors.iter().map(|tensor| exact::view(self.call, path, tensor, axes));
+        let (flats, shapes): (Vec<Flat>, Vec<Vec<usize>>) = views.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let kept = &shapes[0];
+        let views = flats.iter().map(Flat::view).collect::<Result<Vec<View<'_>>>>()?;
+        let results = kept.iter().product();
+        let mut memory = HostMemory::try_unspecified(dtype, results).map_err(axis::no_memory(dtype, kept))?;
+        let threads = self.threads(views.iter().map(|(elements, _)| elements.bytes()).sum());
+        if threads > 1 && results < threads * BORDER_COUNT && views.iter().all(|(_, [outer, ..])| *outer == 1) {
+            self.split_axis(op, &views, threads, memory.as_buf_mut())?;
+        } else {
+            let work = |block: Range<usize>, target: &mut HostBufMut<'_>| {
+                kernels::reduce(op, &views, block, target.reborrow());
+            };
+            self.in_blocks(threads, memory.as_buf_mut(), work)?;
+        }
+        Tensor::from_memory(kept.clone(), memory)
+    }
+
+    /// Computes few results with several threads, each the part of a block of each view's axis.
+    fn split_axis(&self, op: ReduceOp, views: &[View<'_>], threads: usize, output: HostBufMut<'_>) -> Result<()> {
+        let words = output.count() * kernels::words(output.dtype());
+        let parts: Vec<Mutex<Vec<u64>>> = (0..threads * views.len()).map(|_| Mutex::new(vec![0; words])).collect();
+        (self.on_threads)(threads, &|thread| {
+            for ((elements, [_, axis, inner]), part) in views.iter().zip(&parts[thread * views.len()..]) {
+                let block = partition::block(*axis, threads, thread);
+                let own = elements.slice(block.start * inner..block.end * inner);
+                let mut part = part.lock().expect("nobody panics holding a part");
+                kernels::partial((own, [1, block.len(), *inner]), 0..*inner, &mut part);
+            }
+        })?;
+        let parts: Vec<Vec<u64>> = parts.into_iter().map(|part| part.into_inner().expect("nobody panics")).collect();
+        let parts: Vec<&[u64]> = parts.iter().map(Vec::as_slice).collect();
+        let count: usize = views.iter().map(|(_, [_, axis, _])| axis).sum();
+        kernels::finish(op, &parts, count as u64, output);
+        Ok(())
+    }
+
     /// Reduces large inputs with several threads, each its block of the result.
     fn reduce_blocks(&self, reducer: &Reducer, inputs: &[HostBuf<'_>], output: HostBufMut<'_>) -> Result<()> {
-        let (count, parts) = (output.count(), self.threads(inputs.iter().map(HostBuf::bytes).sum()));
-        let mut rest = output;
+        let parts = self.threads(inputs.iter().map(HostBuf::bytes).sum());
+        self.in_blocks(parts, output, |block, target| {
+            let inputs: Vec<HostBuf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
+            reducer.reduce(&inputs, target);
+        })
+    }
+
+    /// Calls `work` for so many blocks of the output, each on its own thread.
+    fn in_blocks(
+        &self,
+        parts: usize,
+        output: HostBufMut<'_>,
+        work: impl Fn(Range<usize>, &mut HostBufMut<'_>) + Sync,
+    ) -> Result<()> {
+        let (count, mut rest) = (output.count(), output);
         if parts == 1 {
-            reducer.reduce(inputs, &mut rest);
+            work(0..count, &mut rest);
             return Ok(());
         }
         let blocks: Vec<_> = (0..parts)
@@ -144,8 +209,7 @@ impl AllRanks<'_> {
             .collect();
         (self.on_threads)(parts, &|part| {
             let (block, target) = &mut *blocks[part].lock().expect("nobody panics holding a block");
-            let inputs: Vec<HostBuf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
-            reducer.reduce(&inputs, target);
+            work(block.clone(), target);
         })
     }
 
