@@ -202,7 +202,7 @@ fn rows_are_refused() -> Result<()> {
 }
 
 #[test]
-fn replicas_that_differ_are_a_mismatch_on_all() {
+fn different_replicas_are_a_mismatch_on_all() {
     let equal = vec![Tensor::from([[1.0f32, 2.0]]); 3];
     let mut other_shape = equal.clone();
     other_shape[2] = Tensor::from([[1.0f32]]);
@@ -236,7 +236,7 @@ fn replicas_that_differ_are_a_mismatch_on_all() {
 }
 
 #[test]
-fn static_shapes_refuse_sizes_that_differ() -> Result<()> {
+fn static_shapes_refuse_different_sizes() -> Result<()> {
     let strategy = MirroredStrategy::builder(["cpu:0", "cpu:1"]).static_shapes(StaticShapes::new()).build()?;
     let values = PerReplica::new(vec![Tensor::from([1.0f32, 2.0]), Tensor::from([4.0f32])]);
     let error = strategy.reduce_exact("sum", &values, 0).unwrap_err();

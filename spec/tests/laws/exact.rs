@@ -46,7 +46,7 @@ quickcheck! {
         permuted(&wide.0) && permuted(&narrow.0)
     }
 
-    fn a_sum_of_two_is_that_of_ieee(wide: Floats<f64>, narrow: Floats<f32>) -> bool {
+    fn a_sum_of_two_is_the_sum_of_ieee(wide: Floats<f64>, narrow: Floats<f32>) -> bool {
         let wide = wide.0.windows(2).all(|pair| of_two(pair[0], pair[1], pair[0] + pair[1]));
         wide && narrow.0.windows(2).all(|pair| of_two(pair[0], pair[1], pair[0] + pair[1]))
     }
@@ -64,7 +64,7 @@ quickcheck! {
         sum(&small(&integers)) == expected && mean(&small(&integers)).key() == expected_mean.key()
     }
 
-    fn parts_that_cancel_leave_the_rest(floats: Floats<f64>, rest: f64) -> bool {
+    fn cancelling_parts_leave_the_rest(floats: Floats<f64>, rest: f64) -> bool {
         let finite: Vec<f64> = floats.0.into_iter().filter(|x| x.is_finite()).collect();
         let negated = finite.iter().map(|x| -x);
         let all: Vec<f64> = negated.chain([rest]).chain(finite.iter().copied()).collect();

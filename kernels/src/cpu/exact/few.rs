@@ -35,7 +35,7 @@ pub(super) fn divided<T: Float>(rows: &[Row<T>], divisor: u64) -> Row<T> {
 /// The sum of each column as that of two floats.
 struct Pairs {
     sum: [f64; RESULTS],
-    /// What rounding took from `sum`.
+    /// The parts that rounding took from `sum`.
     rest: [f64; RESULTS],
     /// Bits that are not all zero if rounding took something from `rest`, too.
     lost: [u64; RESULTS],
@@ -58,8 +58,8 @@ fn pairs_avx2<T: Float>(first: &Row<T>, others: &[Row<T>]) -> Pairs {
 fn pairs<T: Float>(first: &Row<T>, others: &[Row<T>]) -> Pairs {
     let mut pairs = Pairs { sum: first.map(T::widen), rest: [0.0; RESULTS], lost: [0; RESULTS] };
     for row in others {
-        for place in 0..RESULTS {
-            let (sum, error) = added(pairs.sum[place], row[place].widen());
+        for (place, element) in row.iter().enumerate() {
+            let (sum, error) = added(pairs.sum[place], element.widen());
             let (rest, lost) = added(pairs.rest[place], error);
             pairs.sum[place] = sum;
             pairs.rest[place] = rest;

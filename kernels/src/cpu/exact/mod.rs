@@ -38,10 +38,11 @@ const GATHERED: usize = 256;
 /// Calls a generic function for the element type.
 macro_rules! typed {
     ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            DType::F32 => $function::<f32>($($argument),*),
-            DType::F64 => $function::<f64>($($argument),*),
-            dtype => panic!("an exact sum of {dtype}"),
+        if $dtype == DType::F32 {
+            $function::<f32>($($argument),*)
+        } else {
+            assert_eq!($dtype, DType::F64, "the element type of an exact sum");
+            $function::<f64>($($argument),*)
         }
     };
 }

@@ -194,9 +194,9 @@ impl Strategy {
     /// [`reduce`](Strategy::reduce).
     ///
     /// # Errors
-    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for operations other than sum and
-    /// mean, elements other than f32 and f64, [`IndexedSlices`](crate::IndexedSlices), and elements
-    /// in the memory of a device. Pass the tensor of
+    /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for operations other than sum
+    /// and mean, elements other than f32 and f64, [`IndexedSlices`](crate::IndexedSlices), and
+    /// elements in the memory of a device. Pass the tensor of
     /// [`to_dense`](crate::IndexedSlices::to_dense) instead of rows.
     ///
     /// ```
