@@ -2,7 +2,10 @@ use super::*;
 use crate::{
     cpu::{
         isa::Isa,
-        reduce::sample::{Sample, samples},
+        reduce::{
+            Node, Reducer, Source,
+            sample::{Sample, samples},
+        },
     },
     memory::HostMemory,
 };
@@ -83,9 +86,15 @@ fn check<T: Sample<Mean: Sample>>(op: ReduceOp, axes: &[usize], outer: usize, in
     }
     let partial = |&(input, shape): &(_, _)| Partial::new(op, input, shape).unwrap().unwrap();
     let partials: Vec<Partial> = inputs.iter().map(partial).collect();
-    let others = partials.iter().map(|partial| partials[0].with_bytes(partial.as_bytes()));
-    let result = finish(&others.collect::<Vec<_>>(), axes.iter().sum::<usize>() as u64).unwrap();
+    let count = axes.iter().sum::<usize>() as u64;
+    let result = finish(&partials, count).unwrap();
     assert_eq!(keys::<T>(op, &result), expected, "partials, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
+    let reducer = Reducer::new(op, T::DTYPE).unwrap();
+    let nodes: Vec<Node> = (0..axes.len()).map(|replica| Node::kept(replica..replica + 1)).collect();
+    let sources: Vec<Source<'_>> = partials.iter().map(|partial| Source::Accumulators(partial.as_bytes())).collect();
+    let mut result = HostMemory::zeroed(reducer.output(), outer * inner);
+    reducer.shape(axes.len(), &nodes).unwrap().finish(&sources, &mut result.as_buf_mut(), count);
+    assert_eq!(keys::<T>(op, &result), expected, "bytes, {op} of {}: [{outer}, {axes:?}, {inner}]", T::DTYPE);
 }
 
 fn keys<T: Sample<Mean: Sample>>(op: ReduceOp, result: &HostMemory) -> Vec<u64> {
