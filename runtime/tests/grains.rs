@@ -335,10 +335,12 @@ fn values(dtype: DType, grain: usize, seed: u64) -> Values {
     let rows = mix(seed, grain as u64) as usize % 4;
     let shaped = |shape: &[usize], salt: u64| {
         let numbers = numbers(grain, shape.iter().product(), seed + salt);
-        match dtype {
-            DType::I32 => Tensor::new(shape, &numbers.iter().map(|&x| x as i32).collect::<Vec<_>>()),
-            DType::Bf16 => Tensor::new(shape, &numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()),
-            _ => Tensor::new(shape, &numbers),
+        if dtype == DType::I32 {
+            Tensor::new(shape, &numbers.iter().map(|&x| x as i32).collect::<Vec<_>>())
+        } else if dtype == DType::Bf16 {
+            Tensor::new(shape, &numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
+        } else {
+            Tensor::new(shape, &numbers)
         }
     };
     let all = [shaped(&[rows, 3, 700], 1), shaped(&[rows + 9000, 1], 2), shaped(&[2 + rows, 3], 3)];

@@ -223,15 +223,15 @@ impl Communicator {
 
     /// Combines the only leaf of each rank.
     fn combine_single(&mut self, call: &Leaves<'_>, root: usize, ends: Ends<'_>) -> Result<()> {
-        let op = call.op;
+        let (op, kind) = (call.op, call.kind);
         let (send, recv) = match ends {
             Ends::InPlace(data) => (None, Some(data.into())),
             Ends::Apart(last, recv) => (Some(last.into()), recv.map(BufMut::from)),
         };
-        let step = match (call.kind, recv) {
-            (Kind::AllReduce, Some(recv)) => Call::AllReduce { op, send, recv },
-            (Kind::ReduceScatter, Some(recv)) => Call::ReduceScatter { op, send, recv },
-            (_, recv) => Call::Reduce { op, send, recv, root },
+        let step = match recv {
+            Some(recv) if kind == Kind::AllReduce => Call::AllReduce { op, send, recv },
+            Some(recv) if kind == Kind::ReduceScatter => Call::ReduceScatter { op, send, recv },
+            recv => Call::Reduce { op, send, recv, root },
         };
         call.step(self, call.input, step)
     }
@@ -356,9 +356,10 @@ impl Communicator {
     fn make_room(&self, room: &mut Vec<u8>, nodes: usize, bytes: usize) -> Result<()> {
         let bytes = nodes.saturating_mul(bytes);
         self.room_or_abort(|| {
-            room.clear();
-            room.try_reserve_exact(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+            let more = bytes.saturating_sub(room.len());
+            room.try_reserve_exact(more).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
         })?;
+        // What is there is written again before it is read: only more room is cleared.
         room.resize(bytes, 0);
         Ok(())
     }
