@@ -266,8 +266,9 @@ fn a_rank_sends_its_nodes_and_not_its_leaves() {
         for (rank, sent) in counting.sent.iter().enumerate() {
             let own = partition::block(COUNT, size, rank).len();
             let nodes = order::nodes(of, &partition::block(of, size, rank).collect()).len();
-            // Nodes are sums in f32.
-            let data = 4 * nodes * (COUNT - own) + 2 * own * (size - 1);
+            // Nodes are sums in f32. A rank's only leaf is sent as it is.
+            let each = if of == size { size_of::<bf16>() } else { size_of::<f32>() };
+            let data = each * nodes * (COUNT - own) + size_of::<bf16>() * own * (size - 1);
             let sent = sent.load(Ordering::Relaxed);
             assert!((data..=data + BESIDES).contains(&sent), "{sent} bytes for {data}, {of} leaves on {size}");
         }
