@@ -359,7 +359,7 @@ impl Communicator {
             let more = bytes.saturating_sub(room.len());
             room.try_reserve_exact(more).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
         })?;
-        // What is there is written again before it is read: only more room is cleared.
+        // Only more room is cleared: all of it is written before it is read.
         room.resize(bytes, 0);
         Ok(())
     }
