@@ -8,7 +8,7 @@
 use super::{
     Memory,
     case::Case,
-    rank::{Meeting, Prepared, Run, Subject, room},
+    prepared::{Meeting, Prepared, Run, room},
     tile::{Segment, Tiles},
 };
 use consonance::{Accumulator, Communicator};
@@ -100,13 +100,9 @@ impl LeafBuffers {
         Leaves { timed, of, memory }: Leaves,
         sets: usize,
     ) -> Result<LeafBuffers, Box<dyn Error>> {
-        let subject = match memory {
-            Memory::Slice => Subject::Collective,
-            Memory::Alloc => Subject::Allocated,
-        };
         let run = partition::block(of, case.ranks, communicator.rank());
         let sum = communicator.accumulator(case.op, case.count, run.clone(), of)?;
-        let room = |count| room::<f32>(communicator, &subject, count);
+        let room = |count| room::<f32>(communicator, memory, count);
         let apart = if case.in_place || timed == Timed::Loop { 0 } else { case.count };
         let sets = (0..sets).map(|_| Ok((room(case.count)?, room(apart)?))).collect::<Result<_, Box<dyn Error>>>()?;
         let mut added = (1..run.len()).map(|_| room(case.count)).collect::<Result<Vec<_>, _>>()?;

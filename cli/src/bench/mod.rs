@@ -26,6 +26,7 @@ mod library;
 mod link;
 pub mod limits;
 mod plot;
+mod prepared;
 mod processes;
 mod rank;
 pub(crate) mod rivals;

@@ -17,11 +17,13 @@
 //! a part of the call's time. Without a gate they meet at the library's barrier.
 
 use super::{
+    Memory,
     case::{Case, Collective},
     crossing::least,
     leaves::{LeafBuffers, Leaves},
     limits,
     link::Link,
+    prepared::{Meeting, Prepared, Run, room},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType};
@@ -33,7 +35,7 @@ use consonance_kernels::{
     tuning::Way,
 };
 use consonance_spec::Kind;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 use std::{
     error::Error,
     io::{self, BufRead, BufReader, Write},
@@ -152,44 +154,6 @@ fn nonsense(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("expected a case or a run, found {line:?}"))
 }
 
-/// The measurements of a run.
-pub(super) struct Run {
-    clock: ClockId,
-    /// The time of each call.
-    pub(super) seconds: Vec<f64>,
-    /// The CPU time of all calls and the waits before them.
-    pub(super) cpu_seconds: f64,
-    /// The number of wrong elements.
-    pub(super) wrong: usize,
-}
-
-impl Run {
-    pub(super) fn cpu(&self) -> f64 {
-        let time = clock_gettime(self.clock);
-        time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-    }
-}
-
-/// The way in which a rank meets the others before a call.
-pub(super) type Meeting<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Box<dyn Error>>;
-
-/// A case with its buffers.
-pub(super) trait Prepared {
-    /// Fills, calls and checks, `batches` times. If there are several batches, one more comes
-    /// first, to warm up.
-    fn run(
-        &mut self,
-        communicator: &mut Communicator,
-        meet: Meeting<'_>,
-        batches: usize,
-        turn: usize,
-        run: &mut Run,
-    ) -> Result<(), Box<dyn Error>>;
-
-    /// Makes one call, with whatever is in the buffers.
-    fn once(&mut self, communicator: &mut Communicator) -> Result<(), Box<dyn Error>>;
-}
-
 /// Makes the call of `case` once. Its buffers hold zeros.
 ///
 /// # Errors
@@ -229,21 +193,6 @@ struct Buffers<T> {
     way: Way,
 }
 
-/// Makes a buffer for the subject.
-pub(super) fn room<T: Small>(
-    communicator: &Communicator,
-    subject: &Subject,
-    count: usize,
-) -> Result<Elements<T>, Box<dyn Error>> {
-    if let Subject::Allocated = subject {
-        return Ok(Elements::Shared(communicator.alloc(count)?));
-    }
-    let mut slice = Vec::new();
-    slice.try_reserve_exact(count).map_err(|_| format!("no memory for {count} elements"))?;
-    slice.resize(count, T::default());
-    Ok(Elements::Own(slice))
-}
-
 impl<T: Small> Buffers<T> {
     fn new(
         case: Case,
@@ -265,7 +214,8 @@ impl<T: Small> Buffers<T> {
                 }
             }
         };
-        let room = |segments: &[Segment]| room(communicator, &subject, count(segments));
+        let memory = if let Subject::Allocated = subject { Memory::Alloc } else { Memory::Slice };
+        let room = |segments: &[Segment]| room(communicator, memory, count(segments));
         let mut sets = (0..sets)
             .map(|_| Ok((room(&layout.send)?, room(&layout.recv)?)))
             .collect::<Result<Vec<_>, Box<dyn Error>>>()?;

@@ -6,7 +6,7 @@
 //! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
 
 use super::{
-    accumulator::LeafSum,
+    accumulator::{Ends, LeafSum},
     agreement::Agreement,
     call::{Call, OnHost},
 };
@@ -15,7 +15,7 @@ use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
     group::Reason,
-    memory::{BufMut, HostBuf, HostBufMut, HostMemory, Space},
+    memory::{BufMut, HostBufMut, HostMemory, Space},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{io, ops::Range};
@@ -25,29 +25,6 @@ const SHORT_BYTES: usize = 8 << 10;
 
 /// Marks the calls on leaves among other calls of their kind.
 const ON_LEAVES: u64 = 0x6c65_6176_6573;
-
-/// A rank's last leaf, and the place of the result.
-pub(crate) enum Ends<'a> {
-    /// The result takes the place of the leaf.
-    InPlace(HostBufMut<'a>),
-    Apart(HostBuf<'a>, Option<HostBufMut<'a>>),
-}
-
-impl<'a> Ends<'a> {
-    fn last(&self) -> HostBuf<'_> {
-        match self {
-            Ends::InPlace(data) => data.as_buf(),
-            Ends::Apart(last, _) => *last,
-        }
-    }
-
-    fn into_recv(self) -> Option<HostBufMut<'a>> {
-        match self {
-            Ends::InPlace(data) => Some(data),
-            Ends::Apart(_, recv) => recv,
-        }
-    }
-}
 
 impl Communicator {
     /// Executes a reduction of leaves, as [`execute`](Communicator::execute) does for calls with

@@ -1,10 +1,9 @@
 //! The contributions of a rank that has several, combined as they come.
 
-use super::accumulated::Ends;
 use crate::{Communicator, Error, Result, error::IntoReduceOp, error::operation_on};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Reducer},
-    memory::{Buf, Memory, Space},
+    memory::{Buf, HostBuf, HostBufMut, Memory, Space},
 };
 use consonance_spec::{DType, Element, Kind};
 use std::{fmt, marker::PhantomData, ops::Range};
@@ -22,6 +21,29 @@ pub struct LeafSum {
     pub(crate) sum: Accumulation,
     /// Room for the nodes of all ranks, kept from call to call.
     pub(super) received: Vec<u8>,
+}
+
+/// A rank's last leaf, and the place of the result.
+pub(crate) enum Ends<'a> {
+    /// The result takes the place of the leaf.
+    InPlace(HostBufMut<'a>),
+    Apart(HostBuf<'a>, Option<HostBufMut<'a>>),
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn last(&self) -> HostBuf<'_> {
+        match self {
+            Ends::InPlace(data) => data.as_buf(),
+            Ends::Apart(last, _) => *last,
+        }
+    }
+
+    pub(super) fn into_recv(self) -> Option<HostBufMut<'a>> {
+        match self {
+            Ends::InPlace(data) => Some(data),
+            Ends::Apart(_, recv) => recv,
+        }
+    }
 }
 
 impl<T: Element> Accumulator<T> {

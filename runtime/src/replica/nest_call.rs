@@ -3,7 +3,11 @@
 
 use crate::{
     Axes, Communicator, DType, IndexedSlices, ReduceOp, Result, Tensor,
-    comm::{accumulated::Ends, accumulator::LeafSum, agreement::Agreement, call::Call},
+    comm::{
+        accumulator::{Ends, LeafSum},
+        agreement::Agreement,
+        call::Call,
+    },
     value::{
         axis::{Flat, no_memory, require_contributions},
         contract::Contract,

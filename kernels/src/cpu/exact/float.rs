@@ -3,6 +3,9 @@
 use consonance_spec::Element;
 use std::ops::Range;
 
+/// The words of a sum: 2^-1074 to 2^1024, and 2^64 such elements.
+pub(super) const WORDS: usize = 34;
+
 /// f32 or f64.
 pub(super) trait Float: Element + PartialOrd {
     /// The words of a superaccumulator that a sum of these elements may reach.
@@ -28,7 +31,7 @@ pub(super) trait Float: Element + PartialOrd {
 }
 
 impl Float for f64 {
-    const WORDS: Range<usize> = 0..super::sum::WORDS;
+    const WORDS: Range<usize> = 0..WORDS;
     const LEVELS: usize = 2;
     const NAN: f64 = f64::NAN;
 

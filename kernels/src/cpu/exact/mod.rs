@@ -16,7 +16,10 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-use crate::memory::{HostBuf, HostBufMut};
+use crate::{
+    cpu::copy::copy_own,
+    memory::{HostBuf, HostBufMut},
+};
 use consonance_spec::{DType, ReduceOp};
 use few::RESULTS;
 use float::Float;
@@ -189,7 +192,7 @@ impl<'a, T: Float> Typed<'a, T> {
             let count = (self.inner - column).min(rest.len());
             let from = (outer * self.axis + at) * self.inner + column;
             let part = rest.split_off_mut(..count).expect("no more than the rest");
-            part.copy_from_slice(&self.elements[from..from + count]);
+            copy_own(self.elements[from..from + count].into(), &mut part.into());
             start += count;
         }
     }
@@ -200,9 +203,10 @@ fn for_each_sum<T: Float>(views: &[Typed<'_, T>], results: Range<usize>, mut eac
     let is_along = views.iter().all(|view| view.inner == 1);
     let width = if is_along { 1 } else { COLUMNS };
     let mut gathered = vec![T::default(); if is_along { 0 } else { COLUMNS * GATHERED }];
+    let mut sums = [const { ExactSum::new() }; COLUMNS];
     for start in results.clone().step_by(width) {
         let columns = width.min(results.end - start);
-        let mut sums = [const { ExactSum::new() }; COLUMNS];
+        sums[..columns].iter_mut().for_each(|sum| *sum = ExactSum::new());
         for view in views {
             if is_along {
                 sums[0].add(&view.elements[start * view.axis..(start + 1) * view.axis]);

@@ -1,10 +1,10 @@
 //! The small superaccumulator of Radford Neal, "Fast exact summation using small and large
 //! superaccumulators" (arXiv 1505.05571): a fixed-point number with digits that overlap.
 
-use super::{block, float::Float};
-
-/// The words of a sum: 2^-1074 to 2^1024, and 2^64 such elements.
-pub(super) const WORDS: usize = 34;
+use super::{
+    block,
+    float::{Float, WORDS},
+};
 
 /// Digits of 32 bits, in 64 bits each.
 const DIGITS: usize = 2 * WORDS;

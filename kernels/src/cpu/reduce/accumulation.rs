@@ -5,7 +5,10 @@ use super::{
     nodes::{Node, Part, nodes},
 };
 use crate::{
-    cpu::cache_hints::{CacheHints, Locality},
+    cpu::{
+        cache_hints::{CacheHints, Locality},
+        copy::copy_own,
+    },
     memory::{HostBuf, HostMemory},
 };
 use std::ops::Range;
@@ -133,7 +136,7 @@ impl Accumulation {
             for part in parts {
                 let bytes = part.reducer.accumulator_bytes(part.count);
                 let (target, after) = rest.split_at_mut(bytes);
-                target.copy_from_slice(&part.values()[node * bytes..][..bytes]);
+                copy_own(part.values()[node * bytes..][..bytes].into(), &mut target.into());
                 rest = after;
             }
         }
