@@ -32,7 +32,7 @@ impl Strategy {
     /// Reduces over the contributions of all workers. `values` are the leaves of those of this
     /// process.
     pub(super) fn reduce_leaves(&self, reduction: &Reduction<'_>, values: &[Vec<Leaf>]) -> Result<Vec<Leaf>> {
-        let &Reduction { call, op, axes, grains, hint, .. } = reduction;
+        let &Reduction { call, kind, op, axes, grains, hint } = reduction;
         let replicas = self.num_replicas_in_sync();
         let run = |replica| partition::block(grains.unwrap_or(replicas), replicas, replica);
         let at_once = || {
@@ -41,9 +41,17 @@ impl Strategy {
         };
         let owner = |grain| (0..replicas).find(|&replica| run(replica).contains(&grain)).unwrap_or(grain);
         let at_once = || at_once().map_err(|error| error.of_contribution(owner));
-        let first = run(self.local_replicas().start).start;
+        // A call that waits for a reform is made with the new numbers of the replicas.
+        let before = self.local_replicas().start;
         let on_engine = |communicator: &mut Communicator| {
-            let own = run(communicator.rank());
+            let (own, first) = (run(before + self.place(communicator)), run(before).start);
+            let (rank, size) = (communicator.rank(), communicator.size());
+            let now = grains.map(|grains| partition::block(grains, size, rank));
+            if let Some(now) = now.filter(|now| *now != own) {
+                let expected = format!("grains {now:?}, dealt anew after a reform");
+                let error = Error::invalid(call, "value", expected, format!("grains {own:?}"));
+                return or_refuse(kind, communicator, Err(error.of_replica(rank)));
+            }
             self.reduce_on_engine(reduction, communicator, &values[own.start - first..own.end - first])
         };
         let reduced = self.combine(call, REDUCED_SHAPE, at_once, on_engine);
@@ -105,14 +113,14 @@ impl Strategy {
         axes: &Axes,
         hint: &str,
     ) -> Result<Vec<Leaf>> {
-        let (call, first) = (kind.name(), self.local_replicas().start);
+        let call = kind.name();
         let at_once = || {
             self.check_shapes(call, REDUCED_SHAPE, values)?;
             self.all_ranks(call, values, |all| all.reduce_exact(op, axes))
         };
         let on_engine = |communicator: &mut Communicator| {
             let id = communicator.rank();
-            let mut leaves = values[id - first].clone();
+            let mut leaves = values[self.place(communicator)].clone();
             let checked = exact::check_leaves(call, op, &leaves, axes).map_err(|error| error.of_replica(id));
             or_refuse(kind, communicator, checked)?;
             let mut session = NestCall::new(kind, communicator, &leaves, axes.clone(), self.contract());
@@ -126,13 +134,13 @@ impl Strategy {
 
     /// Gathers over the replicas of all workers. `values` are the leaves of those of this process.
     pub(super) fn gather_leaves(&self, kind: Kind, values: &[Vec<Leaf>], axis: Axis) -> Result<Vec<Leaf>> {
-        let (call, first) = (kind.name(), self.local_replicas().start);
+        let call = kind.name();
         let at_once = || {
             self.check_shapes(call, GATHERED_SHAPE, values)?;
             self.all_ranks(call, values, |all| all.gather(axis))
         };
         let on_engine = |communicator: &mut Communicator| {
-            let mut leaves = values[communicator.rank() - first].clone();
+            let mut leaves = values[self.place(communicator)].clone();
             let checked = self.check_gathered(call, communicator.rank(), &leaves);
             let axes = checked.and_then(|()| leaves.iter().map(|leaf| leaf.gather_axis(call, axis)).collect());
             let axes: Vec<usize> = or_refuse(kind, communicator, axes)?;
@@ -162,6 +170,11 @@ impl Strategy {
         };
         // All replicas have the same result.
         Ok(combined.into_iter().next().expect("a process has replicas"))
+    }
+
+    /// Returns the place of the replica with this communicator among those of this process.
+    fn place(&self, communicator: &Communicator) -> usize {
+        communicator.rank() - self.local_replicas().start
     }
 
     /// Combines the leaves of all ranks on threads of this process.

@@ -179,7 +179,11 @@ impl AllRanks<'_> {
 
     /// Reduces large inputs with several threads, each its block of the result.
     fn reduce_blocks(&self, reducer: &Reducer, inputs: &[HostBuf<'_>], output: HostBufMut<'_>) -> Result<()> {
-        let parts = self.threads(inputs.iter().map(HostBuf::bytes).sum());
+        let (parts, mut output) = (self.threads(inputs.iter().map(HostBuf::bytes).sum()), output);
+        if parts == 1 {
+            reducer.reduce(inputs, &mut output);
+            return Ok(());
+        }
         self.in_blocks(parts, output, |block, target| {
             let inputs: Vec<HostBuf<'_>> = inputs.iter().map(|input| input.slice(block.clone())).collect();
             reducer.reduce(&inputs, target);
