@@ -2,9 +2,10 @@
 
 use super::{found, next_group, ones, refusal, resolver_of};
 use consonance::{
-    CommunicationOptions, Communicator, Dataset, Device, Error, MultiWorkerMirroredStrategy, PerReplica, ProcessGroup,
-    Result, Strategy, Tensor, dataset,
+    CommunicationOptions, Communicator, Dataset, Device, Error, Grains, MultiWorkerMirroredStrategy, PerReplica,
+    ProcessGroup, Result, Strategy, Tensor, dataset,
 };
+use consonance_spec::partition;
 use std::{sync::Arc, thread, time::Duration};
 
 /// Longer than any step here takes.
@@ -91,6 +92,51 @@ fn grains_dealt_before_a_reform_are_refused_after_it() {
             });
         }
     });
+}
+
+/// Found by a review: the grains of a call that waited for a reform were counted by the new numbers.
+#[test]
+fn a_reduction_of_grains_waiting_for_a_reform_is_refused_and_the_next_has_the_new_ones() {
+    let reduce = |strategy: &Strategy| {
+        let (size, own) = (strategy.num_replicas_in_sync(), strategy.local_replicas());
+        // A reform may come between both.
+        let numbers = partition::block(6, size.max(own.end), own.start);
+        let grains = Grains::new(numbers.start, numbers.map(|grain| 10i64.pow(grain as u32)).collect());
+        strategy.reduce_grains("sum", &PerReplica::new(vec![grains]), None)
+    };
+    // A replica whose peer was refused gets a mismatch, and makes the call again with it.
+    let again = |strategy: &Strategy| loop {
+        match reduce(strategy) {
+            Err(error) if error.is_loss() => thread::sleep(Duration::from_millis(5)),
+            Err(Error::InvalidCall { .. } | Error::Mismatch { .. }) => {}
+            result => break assert_eq!(result.unwrap(), 111_111),
+        }
+    };
+    for delay in [100, 300] {
+        let group = next_group();
+        let strategy = move |worker| {
+            let options = CommunicationOptions::new().timeout(LONG).unwrap();
+            let resolver = resolver_of(group, 3, worker);
+            let builder = MultiWorkerMirroredStrategy::builder(resolver).options(options).grains(6);
+            builder.meeting(|group| group.staging_bytes(256 << 10).timeout(LONG)).build().unwrap()
+        };
+        thread::scope(|scope| {
+            scope.spawn(move || drop(strategy(0)));
+            scope.spawn(move || {
+                let strategy = strategy(1);
+                thread::sleep(Duration::from_millis(delay));
+                reform(&strategy).unwrap();
+                again(&strategy);
+            });
+            scope.spawn(move || {
+                let strategy = strategy(2);
+                thread::scope(|scope| {
+                    scope.spawn(|| reform(&strategy).unwrap());
+                    again(&strategy);
+                });
+            });
+        });
+    }
 }
 
 #[test]

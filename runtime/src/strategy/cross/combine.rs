@@ -15,6 +15,7 @@ use consonance_spec::{
     Kind, partition,
     static_shapes::{GATHERED_SHAPE, REDUCED_SHAPE, Rule},
 };
+use std::ops::Range;
 
 /// A reduction of nests.
 pub(super) struct Reduction<'a> {
@@ -22,10 +23,19 @@ pub(super) struct Reduction<'a> {
     pub(super) kind: Kind,
     pub(super) op: ReduceOp,
     pub(super) axes: &'a Axes,
-    /// The number of grains of all replicas; `None` if each replica contributes one value.
-    pub(super) grains: Option<usize>,
+    /// The grains; `None` if each replica contributes one value.
+    pub(super) grains: Option<Dealt<'a>>,
     /// Words after the error of values that differ.
     pub(super) hint: &'a str,
+}
+
+/// Grains as they were dealt when a call was made.
+#[derive(Clone, Copy)]
+pub(super) struct Dealt<'a> {
+    /// The number of grains of all replicas.
+    pub(super) of: usize,
+    /// The grains of each replica of this process.
+    pub(super) runs: &'a [Range<usize>],
 }
 
 impl Strategy {
@@ -33,25 +43,26 @@ impl Strategy {
     /// process.
     pub(super) fn reduce_leaves(&self, reduction: &Reduction<'_>, values: &[Vec<Leaf>]) -> Result<Vec<Leaf>> {
         let &Reduction { call, kind, op, axes, grains, hint } = reduction;
-        let replicas = self.num_replicas_in_sync();
-        let run = |replica| partition::block(grains.unwrap_or(replicas), replicas, replica);
+        let runs = grains.map_or(&[][..], |dealt| dealt.runs);
+        let owner = |grain| runs.iter().position(|run| run.contains(&grain)).unwrap_or(grain);
         let at_once = || {
-            self.check_shapes(call, REDUCED_SHAPE, values)?;
-            self.all_ranks(call, values, |all| all.reduce(op, axes))
+            let done = self.check_shapes(call, REDUCED_SHAPE, values);
+            let done = done.and_then(|()| self.all_ranks(call, values, |all| all.reduce(op, axes)));
+            done.map_err(|error| error.of_contribution(owner))
         };
-        let owner = |grain| (0..replicas).find(|&replica| run(replica).contains(&grain)).unwrap_or(grain);
-        let at_once = || at_once().map_err(|error| error.of_contribution(owner));
         // A call that waits for a reform is made with the new numbers of the replicas.
-        let before = self.local_replicas().start;
         let on_engine = |communicator: &mut Communicator| {
-            let (own, first) = (run(before + self.place(communicator)), run(before).start);
-            let (rank, size) = (communicator.rank(), communicator.size());
-            let now = grains.map(|grains| partition::block(grains, size, rank));
-            if let Some(now) = now.filter(|now| *now != own) {
+            let (rank, size, place) = (communicator.rank(), communicator.size(), self.place(communicator));
+            let Some(Dealt { of, runs }) = grains else {
+                return self.reduce_on_engine(reduction, communicator, &values[place..=place]);
+            };
+            let (own, now) = (&runs[place], partition::block(of, size, rank));
+            if now != *own {
                 let expected = format!("grains {now:?}, dealt anew after a reform");
                 let error = Error::invalid(call, "value", expected, format!("grains {own:?}"));
                 return or_refuse(kind, communicator, Err(error.of_replica(rank)));
             }
+            let first = runs[0].start;
             self.reduce_on_engine(reduction, communicator, &values[own.start - first..own.end - first])
         };
         let reduced = self.combine(call, REDUCED_SHAPE, at_once, on_engine);
@@ -68,7 +79,7 @@ impl Strategy {
     ) -> Result<Vec<Leaf>> {
         let &Reduction { call, kind, op, axes, grains, .. } = reduction;
         let (rank, size, limit) = (communicator.rank(), communicator.size(), self.options().pack_limit());
-        let of = grains.unwrap_or(size);
+        let of = grains.map_or(size, |dealt| dealt.of);
         let prepared = own.iter().map(|leaves| prepare(call, op, leaves, axes, rank)).collect::<Result<Vec<_>>>();
         let (prepared, removed): (Vec<_>, Vec<_>) = or_refuse(kind, communicator, prepared)?.into_iter().unzip();
         let (mut prepared, removed) = (prepared, removed.into_iter().next().unwrap_or_default());
@@ -80,7 +91,7 @@ impl Strategy {
             sums = Some(or_refuse(kind, communicator, made)?);
         }
         let mut session = NestCall::new(kind, communicator, &own[0], axes.clone(), self.contract());
-        if let Some(of) = grains {
+        if grains.is_some() {
             session = session.with_contributions(of, None);
         }
         let mut last = prepared.pop().expect("each replica has a contribution");

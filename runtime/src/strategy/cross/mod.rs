@@ -2,7 +2,7 @@
 
 mod combine;
 
-use self::combine::Reduction;
+use self::combine::{Dealt, Reduction};
 use crate::{
     Axes, Axis, Device, Error, Grains, Mirrored, Nest, PerReplica, Result, Strategy, device,
     error::{IntoReduceOp, op_of},
@@ -148,7 +148,8 @@ impl Strategy {
         let call = kind.name();
         let checked = context::require_cross_replica(call, self).and_then(|()| op_of(call, op));
         let checked = checked.and_then(|op| self.contract().map_or(Ok(op), |_| contract::check_op(call, op)));
-        let checked = checked.and_then(|op| self.check_grains(call, value).map(|()| op));
+        let of = self.grains();
+        let checked = checked.and_then(|op| self.check_grains(call, of, value).map(|()| op));
         let op = self.or_refuse(kind, checked)?;
         let (rest, values) = taken(value.iter().flat_map(Grains::values));
         let alike = self.local_replicas().zip(value.iter()).scan(values.as_slice(), |rest, (replica, grains)| {
@@ -160,16 +161,19 @@ impl Strategy {
             Some(alike.map_err(|error| error.of_replica(replica).of_contribution(|_| replica)))
         });
         self.or_refuse(kind, alike.collect::<Result<()>>())?;
-        let reduction = Reduction { call, kind, op, axes: &axes, grains: Some(self.grains()), hint: "" };
+        let runs: Vec<Range<usize>> = value.iter().map(Grains::numbers).collect();
+        let grains = Some(Dealt { of, runs: &runs });
+        let reduction = Reduction { call, kind, op, axes: &axes, grains, hint: "" };
         let reduced = self.reduce_leaves(&reduction, &values)?;
         self.put(call, rest, reduced)
     }
 
-    /// Checks that each replica of this process has its grains.
-    fn check_grains<N>(&self, call: &'static str, value: &PerReplica<Grains<N>>) -> Result<()> {
+    /// Checks that each replica of this process has its grains, of so many.
+    fn check_grains<N>(&self, call: &'static str, of: usize, value: &PerReplica<Grains<N>>) -> Result<()> {
         self.check_count(call, "value", value.values().len())?;
         for (replica, grains) in self.local_replicas().zip(value.iter()) {
-            let own = partition::block(self.grains(), self.num_replicas_in_sync(), replica);
+            // There may be fewer replicas since the numbers of these were read: after a reform.
+            let own = partition::block(of, self.num_replicas_in_sync().max(replica + 1), replica);
             if grains.numbers() != own {
                 let (expected, found) = (format!("grains {own:?}"), format!("grains {:?}", grains.numbers()));
                 return Err(Error::invalid(call, "value", expected, found).of_replica(replica));
