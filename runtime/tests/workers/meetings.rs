@@ -94,7 +94,7 @@ fn grains_dealt_before_a_reform_are_refused_after_it() {
     });
 }
 
-/// Found by a review: the grains of a call that waited for a reform were counted by the new numbers.
+/// Found by a review: grains of a call that waited for a reform were counted by the new numbers.
 #[test]
 fn a_reduction_of_grains_waiting_for_a_reform_is_refused_and_the_next_has_the_new_ones() {
     let reduce = |strategy: &Strategy| {
