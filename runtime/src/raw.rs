@@ -7,6 +7,8 @@
 //! several contributions of a rank. Implement [`Engine`] for another transport between ranks.
 
 pub use crate::cluster::Role;
+#[doc(hidden)]
+pub use crate::comm::engine::LeavesStep;
 pub use crate::comm::{
     accumulator::LeafSum,
     agreement::Agreement,

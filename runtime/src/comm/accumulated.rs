@@ -1,20 +1,24 @@
 //! Reductions of ranks that have different numbers of contributions.
 //!
-//! The ranks tell each other their runs of leaves, and each one computes the nodes of all. Few
-//! bytes: every rank gets the nodes of all ranks. Otherwise rank `r` gets block `r` of all nodes:
-//! the first nodes of all ranks in one exchange, the second nodes in the next one, and so on, in
-//! place. It folds them in the shape of the tree, and the blocks of the result are gathered.
+//! The ranks tell each other their runs of leaves, and each one computes the nodes of all. If all
+//! ranks reach what each of them holds, rank `r` folds block `r` of all nodes and of the last leaf
+//! of all ranks in the shape of the tree, in place, in the same step.
+//!
+//! Otherwise the nodes travel. Few bytes: every rank gets the nodes of all ranks. More: rank `r`
+//! gets block `r` of all nodes: the first nodes of all ranks in one exchange, the second nodes in
+//! the next one, and so on, in place. It folds them, and the blocks of the result are gathered.
 
 use super::{
     accumulator::{Ends, LeafSum},
     agreement::Agreement,
     call::{Call, OnHost},
+    engine::{Gap, LeavesStep, gap},
 };
 use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
-    group::Reason,
+    group::{Held, Last, Reason, plan::Targets},
     memory::{BufMut, HostBufMut, HostMemory, Space},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
@@ -165,10 +169,11 @@ impl Communicator {
     fn combine_leaves(
         &mut self,
         (kind, root): (Kind, usize),
-        LeafSum { sum, received }: &mut LeafSum,
+        parts: &mut LeafSum,
         ends: Ends<'_>,
         agreement: &Agreement<'_>,
     ) -> Result<()> {
+        let sum = &parts.sum;
         let call = Leaves {
             kind,
             op: sum.reducer().op(),
@@ -178,13 +183,16 @@ impl Communicator {
             of: sum.of(),
             agreement,
         };
-        let owned = match self.tell_leaves(&call, sum.run()) {
-            Err(error) if !matches!(error, Error::Mismatch { .. }) => {
-                sum.clear();
-                return Err(error);
+        let mut ends = ends;
+        let owned = match self.meet_leaves(&call, parts, &mut ends) {
+            Ok(Some(owned)) => owned,
+            Err(error @ Error::Mismatch { .. }) => return Err(error),
+            done => {
+                parts.sum.clear();
+                return done.map(drop);
             }
-            owned => owned?,
         };
+        let LeafSum { sum, received, .. } = parts;
         if owned.iter().all(|nodes| matches!(&nodes[..], [node] if node.len() == 1)) {
             // A contribution of each rank: the plain call.
             return self.combine_single(&call, root, ends);
@@ -213,21 +221,66 @@ impl Communicator {
         call.step(self, call.input, step)
     }
 
-    /// Tells the other ranks this rank's run, and returns the nodes of each rank.
-    fn tell_leaves(&mut self, call: &Leaves<'_>, run: Range<usize>) -> Result<Vec<Vec<Range<usize>>>> {
-        let own = [run.start as u64, run.end as u64];
-        let mut runs = vec![[0u64; 2]; self.size()];
-        let recv = runs.as_flattened_mut().into();
-        let told = Call::AllGather { send: Some(own.as_slice().into()), recv, counts: None };
-        call.step(self, DType::U64, told)?;
-        if let Some(error) = call.gap(&runs) {
-            if let Error::Mismatch { replica, .. } = error {
-                self.engine.blame(replica);
+    /// Tells the other ranks this rank's run. Combines the leaves in the same step if all ranks
+    /// reach them; otherwise returns the nodes of each rank.
+    fn meet_leaves(
+        &mut self,
+        call: &Leaves<'_>,
+        parts: &mut LeafSum,
+        ends: &mut Ends<'_>,
+    ) -> Result<Option<Vec<Vec<Range<usize>>>>> {
+        let mut runs = Vec::new();
+        if self.engine.has_leaves_step() {
+            if self.combine_in_place(call, parts, ends, &mut runs)? {
+                return Ok(None);
             }
-            return Err(error);
+        } else {
+            self.tell_leaves(call, parts.leaves(), &mut runs)?;
         }
-        let nodes_of = |run: &[u64; 2]| nodes(call.of, std::slice::from_ref(&(run[0] as usize..run[1] as usize)));
-        Ok(runs.iter().map(nodes_of).collect())
+        if let Some(Gap { rank, expected, found }) = gap(&runs, call.of) {
+            self.engine.blame(rank);
+            let name = call.agreement.call.unwrap_or(call.kind).to_string();
+            return Err(Error::Mismatch { call: name, replica: rank, argument: "leaves".to_owned(), expected, found });
+        }
+        Ok(Some(runs.iter().map(|run| nodes(call.of, std::slice::from_ref(run))).collect()))
+    }
+
+    /// Combines the leaves of all ranks in one step, and returns true, if all ranks reach them.
+    /// Otherwise sets `runs` to the leaves of each rank.
+    fn combine_in_place(
+        &mut self,
+        call: &Leaves<'_>,
+        LeafSum { sum, known, .. }: &mut LeafSum,
+        ends: &mut Ends<'_>,
+        runs: &mut Vec<Range<usize>>,
+    ) -> Result<bool> {
+        let last = match ends {
+            Ends::InPlace(data) => Some(Last::InPlace(data.reborrow())),
+            Ends::Apart(last, None) => Some(Last::ToRead(*last)),
+            // The others cannot reach a leaf and a result in two places.
+            Ends::Apart(_, Some(_)) => None,
+        };
+        let targets = match (call.kind, call.root) {
+            (_, Some(root)) => Targets::Root(root),
+            (Kind::ReduceScatter, None) => Targets::Own,
+            (_, None) => Targets::All,
+        };
+        let (reducer, count, run, of) = (sum.reducer(), sum.count(), sum.run(), sum.of());
+        let held = last.map(|last| Held { nodes: sum.values(), last });
+        let step = LeavesStep { reducer, count, targets, run, of, held, runs, known };
+        call.signed(call.kind, call.input, |signature, agreement| {
+            self.leaves_step(step, count * call.input.size(), signature, agreement)
+        })
+    }
+
+    /// Tells the other ranks this rank's leaves, and sets `runs` to those of each rank.
+    fn tell_leaves(&mut self, call: &Leaves<'_>, own: Range<usize>, runs: &mut Vec<Range<usize>>) -> Result<()> {
+        let own = [own.start as u64, own.end as u64];
+        let mut all = vec![[0u64; 2]; self.size()];
+        let recv = all.as_flattened_mut().into();
+        call.step(self, DType::U64, Call::AllGather { send: Some(own.as_slice().into()), recv, counts: None })?;
+        runs.extend(all.iter().map(|&[start, end]| start as usize..end as usize));
+        Ok(())
     }
 
     /// Combines the nodes of all ranks. Without `recv` this rank gets no result.
@@ -367,9 +420,14 @@ struct Leaves<'a> {
 }
 
 impl Leaves<'_> {
-    /// Executes a step of the call, which moves elements of `dtype`. The ranks compare the call in
-    /// each.
+    /// Executes a step of the call, which moves elements of `dtype`.
     fn step(&self, communicator: &mut Communicator, dtype: DType, step: Call<'_>) -> Result<()> {
+        self.signed(step.kind(), dtype, |signature, agreement| communicator.step(step, signature, agreement))
+    }
+
+    /// Calls `make` with what the ranks compare in a step of this kind, which moves elements of
+    /// `dtype`. They compare the call in each.
+    fn signed<R>(&self, step: Kind, dtype: DType, make: impl FnOnce(&Signature, &Agreement<'_>) -> R) -> R {
         let Leaves { kind, op, input, count, root, of, agreement } = *self;
         let say = |argument: &str, value: String| (argument.to_owned(), value);
         let describe = || {
@@ -383,29 +441,8 @@ impl Leaves<'_> {
         };
         let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES ^ agreement.digest));
         let agreement = Agreement { call: agreement.call.or(Some(kind)), ..Agreement::new(digest, &describe) };
-        let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step.kind()) };
+        let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step) };
         agreement.sign(&mut signature);
-        communicator.step(step, &signature, &agreement)
-    }
-
-    /// Returns the error of the first run that does not begin where the one before ends. All ranks
-    /// get the same one.
-    fn gap(&self, runs: &[[u64; 2]]) -> Option<Error> {
-        let error = |replica: usize, expected: String, found: String| Error::Mismatch {
-            call: self.agreement.call.unwrap_or(self.kind).to_string(),
-            replica,
-            argument: "leaves".to_owned(),
-            expected,
-            found,
-        };
-        let mut at = 0;
-        for (rank, &[start, end]) in runs.iter().enumerate().filter(|(_, [start, end])| start < end) {
-            if start != at {
-                return Some(error(rank, format!("a run from {at} on"), format!("{start}..{end}")));
-            }
-            at = end;
-        }
-        let last = runs.len() - 1;
-        (at != self.of as u64).then(|| error(last, format!("runs up to {}", self.of), format!("runs up to {at}")))
+        make(&signature, &agreement)
     }
 }

@@ -1,5 +1,6 @@
 //! The contributions of a rank that has several, combined as they come.
 
+use super::engine::Known;
 use crate::{Communicator, Error, Result, error::IntoReduceOp, error::operation_on};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Reducer},
@@ -21,6 +22,8 @@ pub struct LeafSum {
     pub(crate) sum: Accumulation,
     /// Room for the nodes of all ranks, kept from call to call.
     pub(super) received: Vec<u8>,
+    /// What all ranks held at the last call.
+    pub(super) known: Option<Known>,
 }
 
 /// A rank's last leaf, and the place of the result.
@@ -262,7 +265,7 @@ impl Communicator {
             return Err(outside());
         }
         let Memory::Host(memory) = self.engine.alloc(Space::Host, DType::U8, bytes)? else { return Err(outside()) };
-        Ok(LeafSum { sum: Accumulation::new(reducer, count, leaves, of, memory), received: Vec::new() })
+        Ok(LeafSum { sum: Accumulation::new(reducer, count, leaves, of, memory), received: Vec::new(), known: None })
     }
 
     /// Combines the leaves of all ranks: those that were added to `sum`, and `last`, this rank's

@@ -1,6 +1,6 @@
 //! Calls that are observed: recorded for a profile, or told to subscribers of `tracing`.
 
-use super::{agreement::Agreement, call::Call};
+use super::{agreement::Agreement, call::Call, engine::LeavesStep};
 use crate::{
     Communicator, Error, Result,
     profile::{self, CallRecord, CallSpan, Event, Span, Transport},
@@ -40,6 +40,39 @@ impl Communicator {
             Call::AllGather { .. } | Call::Gather { .. } | Call::Scatter { .. } | Call::AllToAll { .. } => None,
             Call::Concat { .. } | Call::Barrier => None,
         };
+        let bytes = bytes(&call);
+        self.observe(peer, bytes, (signature, agreement), |communicator| {
+            communicator.carry_out_at_once(call, signature, agreement)
+        })
+    }
+
+    /// Makes the only step of a reduction of leaves of `bytes` bytes each.
+    pub(super) fn leaves_step(
+        &mut self,
+        step: LeavesStep<'_>,
+        bytes: usize,
+        signature: &Signature,
+        agreement: &Agreement<'_>,
+    ) -> Result<bool> {
+        let carry_out = |communicator: &mut Communicator| {
+            let done = communicator.engine.reduce_leaves(step, signature, agreement.name(signature));
+            done.map_err(|failure| communicator.settle(failure, signature, agreement))
+        };
+        match self.is_observed() {
+            true => self.observe(None, bytes, (signature, agreement), carry_out),
+            false => carry_out(self),
+        }
+    }
+
+    /// Executes a call of `bytes` bytes by `carry_out`, and tells of it; a send or receive is one
+    /// with `peer`.
+    fn observe<R>(
+        &mut self,
+        peer: Option<usize>,
+        bytes: usize,
+        (signature, agreement): (&Signature, &Agreement<'_>),
+        carry_out: impl FnOnce(&mut Communicator) -> Result<R>,
+    ) -> Result<R> {
         // Calls before that were not observed have left their paths.
         let before = self.engine.explain(peer);
         let transport = if self.size() == 1 { Some(Transport::Alone) } else { before.transport };
@@ -48,7 +81,7 @@ impl Communicator {
             step: signature.kind,
             op: signature.op,
             dtype: signature.dtype,
-            bytes: bytes(&call),
+            bytes,
             transport,
             path: None,
             waited: None,
@@ -57,7 +90,7 @@ impl Communicator {
         };
         let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
-        let result = self.carry_out_at_once(call, signature, agreement);
+        let result = carry_out(self);
         let moves = record.bytes > 0 && self.size() > 1;
         let explained = self.engine.explain(peer);
         // A wait that ended with an error is not counted.

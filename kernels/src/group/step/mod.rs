@@ -289,7 +289,7 @@ impl<'e> Step<'e> {
         let receives = targets == Targets::Own || targets.reach(participant.world().rank());
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
         participant.prepare(bytes)?;
-        let step = Divided { signature, reducer, targets, input, count, output };
+        let step = Divided { signature, reducer, targets, input, count, output, holdings: None };
         // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
         // The output is null where this rank does not receive.
         unsafe {
@@ -429,5 +429,8 @@ fn most_before(participant: &Participant, words: &[u64]) -> usize {
     participant.topology().most_before(words.len()).unwrap_or_else(|| panic!("payload of {} words", words.len()))
 }
 
+mod held;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
+
+pub use held::{Held, Last};

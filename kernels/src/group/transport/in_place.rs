@@ -46,9 +46,10 @@ pub(in crate::group) unsafe fn divided_in_place(
 ///
 /// # Safety
 /// The addresses of this step are set. While a rank is inside, every input is valid for reads of
-/// `count` elements of the reducer's input, and every output that is not null for writes of as many
-/// of its output. Each output is equal to its own rank's input or disjoint from every input. All
-/// ranks agreed on the step.
+/// `count` elements of the reducer's input, or of the nodes of its rank's holdings; every output
+/// that is not null for writes of `count` elements of the reducer's output, or for reads of a
+/// contribution where its rank does not receive. Each output is equal to its own rank's input or
+/// disjoint from every input. All ranks agreed on the step.
 pub(super) unsafe fn fold_block(participant: &mut Participant, step: &Divided<'_>) -> Result<(), Fault> {
     let Divided { signature, reducer, targets, count, .. } = *step;
     let Participant { meeting, addresses, .. } = participant;
@@ -66,15 +67,14 @@ pub(super) unsafe fn fold_block(participant: &mut Participant, step: &Divided<'_
     // A panic in the middle of an earlier step may have left some addresses.
     sources.clear();
     all.clear();
-    let (input_size, output_size) = (reducer.input().size(), reducer.output().size());
-    let bytes = count * input_size;
-    let volume = CopySize::new(bytes, || cache_hints::goes_past_caches(bytes, ranks * bytes, 1));
+    let output_size = reducer.output().size();
+    let (bytes, read) = (step.bytes(), step.read_bytes(ranks));
+    let volume = CopySize::new(bytes, || cache_hints::goes_past_caches(bytes, read, 1));
     let flow = CacheHints { from: Locality::Far, past: volume.past(0) };
-    for chunk in chunks(block, input_size) {
+    for chunk in chunks(block, reducer.input().size()) {
         let inside = context.enter()?;
         for (peer, (&input, &output)) in inputs.iter().zip(&*outputs).enumerate() {
-            // SAFETY: `chunk` lies within the elements of every input.
-            sources.push(unsafe { input.add(chunk.start * input_size) });
+            step.add_sources(sources, peer, (input, output), chunk.start);
             let own_block = targets == Targets::Own && peer == rank;
             if (own_block || targets.reach(peer)) && !output.is_null() {
                 // SAFETY: `chunk` lies within the elements of every output.
@@ -85,7 +85,7 @@ pub(super) unsafe fn fold_block(participant: &mut Participant, step: &Divided<'_
         // buffers is private to this rank in this step: the blocks of ranks are disjoint, and all
         // ranks agreed on the kind of step and on the bytes. An output is exclusive to its rank, so
         // it is its own rank's input exactly or disjoint from every input.
-        unsafe { reducer.fold(sources, all, chunk.len(), flow) };
+        unsafe { step.fold(sources, all, chunk.len(), flow) };
         sources.clear();
         all.clear();
         drop(inside);

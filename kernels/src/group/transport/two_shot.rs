@@ -36,7 +36,7 @@ pub(in crate::group) unsafe fn divided_on_stage(
     participant: &mut Participant,
     step: &Divided<'_>,
 ) -> Result<(), Fault> {
-    let Divided { signature, reducer, targets, input, count, output } = *step;
+    let Divided { signature, reducer, targets, input, count, output, .. } = *step;
     if targets != Targets::Own {
         // SAFETY: the caller's promises are the same.
         return unsafe { combine(participant, step) };

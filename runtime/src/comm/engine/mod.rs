@@ -5,12 +5,15 @@ mod gpu;
 pub(crate) mod host;
 #[cfg(target_os = "linux")]
 pub(crate) mod hosts;
+mod leaves;
 mod letters;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
 use gpu::OnGpu;
 pub(crate) use host::{AllRanks, Host};
+pub use leaves::LeavesStep;
+pub(crate) use leaves::{Gap, Known, gap};
 pub use letters::{Carrier, Inbox, Letter};
 pub(crate) use lowered::Lowered;
 
@@ -100,6 +103,22 @@ pub trait Engine: Send {
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
+
+    /// Returns whether the engine reduces in one step the contributions of ranks that have
+    /// different numbers of them. By default it does not, and the runtime makes several calls.
+    #[doc(hidden)]
+    fn has_leaves_step(&self) -> bool {
+        false
+    }
+
+    /// Makes such a step. Returns whether it reduced; else the ranks have only told their runs.
+    ///
+    /// # Errors
+    /// As [`execute`](Engine::execute). [`Error::WrongContext`] by default.
+    #[doc(hidden)]
+    fn reduce_leaves(&mut self, _step: LeavesStep<'_>, _signature: &Signature, _name: Kind) -> Result<bool, Failure> {
+        Err(cannot("a step of leaves").into())
+    }
 
     /// Tells the other ranks that this rank's own call is invalid, and why. `signature` differs
     /// from that of every valid call, so that the ranks disagree. By default executes a barrier

@@ -11,7 +11,7 @@ use self::{
     algorithm::{Scratch, Stop},
     mail::HostMessages,
 };
-use super::{AbortHandle, Engine, Explanation, Failure, Service, require_host};
+use super::{AbortHandle, Engine, Explanation, Failure, Known, LeavesStep, Service, require_host};
 use crate::{
     Error, Mailbox, Result,
     comm::{
@@ -285,6 +285,22 @@ impl Engine for Host {
                 })
             }
         }
+    }
+
+    fn has_leaves_step(&self) -> bool {
+        true
+    }
+
+    fn reduce_leaves(&mut self, step: LeavesStep<'_>, signature: &Signature, name: Kind) -> Result<bool, Failure> {
+        let LeavesStep { reducer, count, targets, run, of, held, runs, known } = step;
+        let waited = self.settle(name, None)?;
+        self.endpoint.begin_call();
+        self.endpoint.add_wait(waited);
+        let step = self.endpoint.step(signature);
+        let of_all = (reducer, count, targets);
+        let done = step.divided_holdings(of_all, run, held, runs, move |runs| Known::of(known, reducer, of, runs));
+        self.hear_late();
+        done.map_err(|fault| self.group_failure(fault, name))
     }
 
     fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Failure> {
