@@ -12,7 +12,8 @@ use super::{
     posted_call::PostedCall,
     sharing::Sharing,
     staging::{BufferRef, Shown},
-    transport::{Input, in_windows},
+    step::{Held, Last},
+    transport::{Holdings, Input, in_windows},
 };
 use crate::{
     cpu::reduce::{Node, Reducer, Source},
@@ -22,6 +23,7 @@ use crate::{
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
 use std::{
+    ops::Range,
     ptr,
     sync::{Arc, atomic::Ordering},
     thread,
@@ -193,6 +195,43 @@ fn false_sizes_and_counts_harm_no_other_rank() {
             let is_fault = matches!(result, Err(Fault::CorruptPeer(1) | Fault::Aborted(_) | Fault::Missing(_)));
             assert!(is_fault || result == Ok(true), "{bytes} bytes, {words:?}: {result:?}");
         }
+    }
+}
+
+/// Whatever a rank tells of its contributions and of where they lie.
+#[test]
+fn false_runs_and_nodes_harm_no_other_rank() {
+    let count = 10_000;
+    let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+    let signature = Signature { op: Some(ReduceOp::Sum), ..signature(Kind::AllReduce, DType::U32) };
+    let node = 4 * count as u64;
+    let tellings = [[1, 3, node], [1, 3, 0], [1, 3, u64::MAX], [3, 1, node], [1, u64::MAX, node], [0, 3, node]];
+    let places = [None, Some(0), Some(64), Some(1 << 30), Some(usize::MAX >> 3)];
+    for (words, place) in tellings.into_iter().flat_map(|words| places.map(|place| (words, place))) {
+        let (mut victim, mut liar) = two();
+        let mut memory = victim.alloc(DType::U32, count).unwrap();
+        let holdings = |runs: &[Range<usize>]| Holdings::new(&reducer, 3, runs.iter().cloned());
+        let (mut runs, mut known) = (Vec::new(), None);
+        let call = || {
+            let held = Held { nodes: &[], last: Last::InPlace(memory.as_buf_mut()) };
+            let (of_all, known) = ((&reducer, count, Targets::All), &mut known);
+            victim.step(&signature).divided_holdings(of_all, 0..1, Some(held), &mut runs, move |runs| {
+                *known = holdings(runs);
+                known.as_ref()
+            })
+        };
+        let lie = || {
+            let told = BufferRef { place: place.map(Shown::Heap), reads: false };
+            let (input, output) = (told.to_word::<u8>().cast_const(), told.to_word());
+            let shared = Arrival::shared(&signature, Access::DividedToAll, 4 * count, input, output);
+            let arrival = Arrival { payload: Inline::new(&[], &words), ..shared };
+            if let Ok(sharing) = Sharing::arrive(&mut liar.participant, &arrival, [0..0, 0..0]) {
+                sharing.finish();
+            }
+        };
+        let result = answer(call, lie);
+        let is_fault = matches!(result, Err(Fault::CorruptPeer(1) | Fault::Aborted(_) | Fault::Missing(_)));
+        assert!(is_fault || result == Ok(false), "{words:?} at {place:?}: {result:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The contributions of one owner, combined as they come.
 
 use super::{
-    Reducer,
+    Reducer, Shape,
     nodes::{Node, Part, nodes},
 };
 use crate::{
@@ -46,9 +46,22 @@ pub struct Accumulation {
     nodes: Vec<Range<usize>>,
     /// The accumulators of each node, one node after the other.
     memory: HostMemory,
+    /// The ways to add the first contributions, kept for the next time.
+    plans: Vec<Plan>,
 }
 
-/// The number of contributions up to which the nodes are counted after each.
+/// The way to add a contribution: it ends a node, which it is combined to with the last nodes.
+#[derive(Debug)]
+struct Plan {
+    /// The number of nodes that stay as they are.
+    kept: usize,
+    node: Range<usize>,
+    /// The reduction of the other nodes and the contribution to this node.
+    shape: Shape,
+}
+
+/// The number of contributions up to which the nodes are counted after each, and the ways to add
+/// them are kept.
 const FEW: usize = 1024;
 
 impl Accumulation {
@@ -74,7 +87,7 @@ impl Accumulation {
         assert!(run.is_empty() || run.end <= of, "contributions {run:?} of {of}");
         let bytes = Accumulation::bytes(&reducer, count, run.clone(), of);
         assert_eq!(Some(memory.as_buf().bytes()), bytes, "bytes of an accumulation");
-        Accumulation { reducer, count, run, of, added: 0, nodes: Vec::new(), memory }
+        Accumulation { reducer, count, run, of, added: 0, nodes: Vec::new(), memory, plans: Vec::new() }
     }
 
     /// Returns the operation.
@@ -150,29 +163,46 @@ impl Accumulation {
         assert!(self.added < self.run.len(), "a contribution after the last of {:?}", self.run);
         let is = (contribution.dtype(), contribution.count());
         assert_eq!(is, (self.reducer.input, self.count), "a contribution's element type and count");
-        let leaf = self.run.start + self.added;
-        // The contribution ends one node. This has the last of the nodes before, and those in front
-        // of them are as before.
-        let node = nodes(self.of, std::slice::from_ref(&(self.run.start..leaf + 1))).pop().expect("it has a leaf");
-        let kept = self.nodes.partition_point(|before| before.start < node.start);
-        let inside = |leaves: &Range<usize>| leaves.start - node.start..leaves.end - node.start;
-        let mut parts: Vec<Node> =
-            self.nodes[kept..].iter().map(|leaves| Node { leaves: inside(leaves), part: Part::Accumulators }).collect();
-        parts.push(Node { leaves: inside(&(leaf..leaf + 1)), part: Part::Elements });
-        let shape = self.reducer.shape(node.len(), &parts).expect("the nodes of a node");
+        if self.plans.len() == self.added && self.added < FEW {
+            self.plans.push(self.plan());
+        }
+        let made;
+        let Plan { kept, node, shape } = match self.plans.get(self.added) {
+            Some(plan) => plan,
+            None => {
+                made = self.plan();
+                &made
+            }
+        };
+        let kept = *kept;
         let bytes = self.reducer.accumulator_bytes(self.count);
         let mut memory = self.memory.as_buf_mut();
         let memory = memory.as_mut_ptr();
         // SAFETY: `bytes` says that the memory has room for as many nodes as there are at a time.
         let place = |node: usize| unsafe { memory.add(node * bytes) };
-        let mut sources: Vec<*const u8> = (kept..self.nodes.len()).map(|node| place(node).cast_const()).collect();
+        let mut sources: Vec<*const u8> = Vec::with_capacity(self.nodes.len() - kept + 1);
+        sources.extend((kept..self.nodes.len()).map(|node| place(node).cast_const()));
         sources.push(contribution.as_ptr());
         // SAFETY: the contribution has `count` elements, each node as many accumulators. The target
         // is the first node that is a source, or the place after all nodes. The memory is exclusive
         // and so apart from the contribution.
         unsafe { shape.run(&sources, &[place(kept)], self.count, None, CacheHints::from(Locality::Near)) }
         self.nodes.truncate(kept);
-        self.nodes.push(node);
+        self.nodes.push(node.clone());
         self.added += 1;
+    }
+
+    /// Returns the way to add the next contribution.
+    fn plan(&self) -> Plan {
+        let leaf = self.run.start + self.added;
+        // The contribution ends one node. This has the last of the nodes before, and those in front
+        // of them are as before.
+        let node = nodes(self.of, std::slice::from_ref(&(self.run.start..leaf + 1))).pop().expect("it has a leaf");
+        let kept = self.nodes.partition_point(|before| before.start < node.start);
+        let inside = |leaves: &Range<usize>| leaves.start - node.start..leaves.end - node.start;
+        let mut parts: Vec<Node> = self.nodes[kept..].iter().map(|leaves| Node::kept(inside(leaves))).collect();
+        parts.push(Node { leaves: inside(&(leaf..leaf + 1)), part: Part::Elements });
+        let shape = self.reducer.shape(node.len(), &parts).expect("the nodes of a node");
+        Plan { kept, node, shape }
     }
 }

@@ -89,31 +89,41 @@ impl<'s> HeldStep<'s> {
 /// Every rank comes to the same verdict.
 fn locate(participant: &mut Participant, step: &Divided<'_>, holdings: &Holdings) -> Result<bool, Fault> {
     let Participant { meeting, staging, addresses: Addresses { inputs, outputs, .. }, .. } = participant;
+    let member = meeting.member();
+    let held = |rank: usize| holdings.nodes(rank).saturating_mul(step.reducer.accumulator_bytes(step.count));
+    let needs_output =
+        |rank: usize| holdings.of(rank).has_leaf || step.targets == Targets::Own || step.targets.reach(rank);
     inputs.clear();
     outputs.clear();
-    for (rank, descriptor) in meeting.descriptors().enumerate() {
-        let held = holdings.nodes(rank).saturating_mul(step.reducer.accumulator_bytes(step.count));
-        let is_needed = holdings.of(rank).has_leaf || step.targets == Targets::Own || step.targets.reach(rank);
-        let (input, output) = match staging {
-            None => (descriptor.input(), descriptor.output()),
-            Some(staging) => {
-                let mut address = |which, word: *const u8, bytes| match BufferRef::read(word).place {
-                    Some(Shown::Heap(byte)) if bytes > 0 => {
-                        staging.heaps.address(meeting.member(), rank, which, byte, bytes)
-                    }
-                    Some(Shown::Heap(_) | Shown::Own(_)) | None => Ok(None),
-                };
-                let aligned = |address: &*mut u8| address.addr().is_multiple_of(align_of::<u64>());
-                let input = address(INPUT, descriptor.input(), held)?.filter(aligned);
-                let output = address(OUTPUT, descriptor.output(), step.bytes())?.filter(aligned);
-                (input.unwrap_or(ptr::null_mut()).cast_const(), output.unwrap_or(ptr::null_mut()))
-            }
-        };
-        if (held > 0 && input.is_null()) || (is_needed && output.is_null()) {
-            return Ok(false);
+    let Some(staging) = staging else {
+        for descriptor in meeting.descriptors() {
+            inputs.push(descriptor.input());
+            outputs.push(descriptor.output());
         }
-        inputs.push(input);
-        outputs.push(output);
+        return Ok((0..outputs.len()).all(|rank| !needs_output(rank) || !outputs[rank].is_null()));
+    };
+    // The verdict depends on the descriptors alone: a rank may leave after it, and free its memory.
+    let heap = |word: *const u8, bytes: usize| {
+        let Some(Shown::Heap(byte)) = BufferRef::read(word).place else { return None };
+        let start = member.segment().in_heaps(byte, bytes)?;
+        start.addr().get().is_multiple_of(align_of::<u64>()).then_some(byte)
+    };
+    let places: Option<Vec<[Option<usize>; 2]>> = (meeting.descriptors().enumerate())
+        .map(|(rank, descriptor)| {
+            let input = heap(descriptor.input(), held(rank));
+            let output = heap(descriptor.output().cast_const(), step.bytes());
+            let is_there = (held(rank) == 0 || input.is_some()) && (!needs_output(rank) || output.is_some());
+            is_there.then_some([input, output])
+        })
+        .collect();
+    let Some(places) = places else { return Ok(false) };
+    for (rank, [input, output]) in places.into_iter().enumerate() {
+        let mut address = |which, place: Option<usize>, bytes| match place {
+            Some(byte) => staging.heaps.address(member, rank, which, byte, bytes),
+            None => Ok(None),
+        };
+        inputs.push(address(INPUT, input, held(rank))?.unwrap_or(ptr::null_mut()).cast_const());
+        outputs.push(address(OUTPUT, output, step.bytes())?.unwrap_or(ptr::null_mut()));
     }
     Ok(true)
 }

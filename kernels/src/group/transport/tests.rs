@@ -1,8 +1,12 @@
 //! Tests of ranks that share a segment, each with a mapping of its own.
 
 use crate::{
-    cpu::{copy::copy_own, reduce::Reducer},
+    cpu::{
+        copy::copy_own,
+        reduce::{Accumulation, Reducer},
+    },
     group::{
+        Held, Holdings, Last,
         end::abort::Fault,
         endpoint::Endpoint,
         payloads::Payloads,
@@ -213,6 +217,77 @@ fn a_block_for_each_of_more_ranks_than_a_slot_has_slices() {
             });
         }
     });
+}
+
+/// In turn the memory of no rank, of some and of all can be read by the others.
+#[test]
+fn contributions_of_any_number_are_folded_where_all_reach_them() {
+    let runs = [vec![0..3, 3..5], vec![0..1, 1..1, 1..8], vec![0..2, 2..3, 3..3, 3..4, 4..9]];
+    for (runs, generation) in runs.iter().flat_map(|runs| (0..3).map(move |generation| (runs, generation))) {
+        let (ranks, of) = (runs.len(), runs.last().unwrap().end);
+        each(ranks, Reads::No, |mut endpoint| {
+            let rank = endpoint.world().rank();
+            let run = runs[rank].clone();
+            let reducer = Reducer::new(ReduceOp::Sum, DType::U32).unwrap();
+            for (targets, count) in [Targets::All, Targets::Root(ranks - 1), Targets::Own]
+                .into_iter()
+                .flat_map(|targets| [0, 60, 16_380, 120_000].map(|count| (targets, count)))
+            {
+                let (kind, root) = match targets {
+                    Targets::All => (Kind::AllReduce, None),
+                    Targets::Root(root) => (Kind::Reduce, Some(root)),
+                    Targets::Own => (Kind::ReduceScatter, None),
+                };
+                let signature = Signature { root, ..signature(kind, Some(ReduceOp::Sum), DType::U32) };
+                let bytes = Accumulation::bytes(&reducer, count, run.clone(), of).unwrap();
+                let memory = endpoint.alloc(DType::U8, bytes).unwrap();
+                let mut sum = Accumulation::new(reducer, count, run.clone(), of, memory);
+                (run.start..run.end.saturating_sub(1)).for_each(|leaf| sum.add(input(leaf, count).as_slice().into()));
+                let is_shared = generation > rank % 2;
+                let mut own = input(run.end.wrapping_sub(1), count);
+                let mut memory = is_shared.then(|| endpoint.alloc(DType::U32, count).unwrap());
+                if let Some(memory) = &mut memory {
+                    copy_own(own.as_slice().into(), &mut memory.as_buf_mut());
+                }
+                let before = own.clone();
+                let data = memory.as_mut().map_or_else(|| own.as_mut_slice().into(), HostMemory::as_buf_mut);
+                let last = match targets {
+                    Targets::Root(root) if root != rank => Last::ToRead(data.into_buf()),
+                    Targets::All | Targets::Own | Targets::Root(_) => Last::InPlace(data),
+                };
+                let held = Some(Held { nodes: sum.values(), last });
+                let holdings = Holdings::new(&reducer, of, runs.iter().cloned()).unwrap();
+                let mut told = Vec::new();
+                let step = endpoint.step(&signature);
+                let made = step
+                    .divided_holdings((&reducer, count, targets), run.clone(), held, &mut told, |told| {
+                        assert_eq!(told, runs);
+                        Some(&holdings)
+                    })
+                    .unwrap();
+                // A rank that has nothing and receives nothing shows nothing.
+                let is_idle =
+                    |rank: usize| matches!(targets, Targets::Root(root) if root != rank && runs[rank].is_empty());
+                let are_reached = (0..ranks).all(|rank| generation > rank % 2 || is_idle(rank));
+                assert_eq!(made, are_reached && count > 0, "{targets:?} of {count} in generation {generation}");
+                if let Some(memory) = memory {
+                    own.copy_from_slice(memory.as_buf().as_slice().unwrap());
+                }
+                let received = match targets {
+                    _ if !made => 0..0,
+                    Targets::All => 0..count,
+                    Targets::Root(root) => 0..if root == rank { count } else { 0 },
+                    Targets::Own => partition::block(count, ranks, rank),
+                };
+                let sum = |at: usize| (0..of).fold(0u32, |sum, leaf| sum.wrapping_add(input(leaf, count)[at]));
+                let ends = [received.start, received.end.saturating_sub(1)];
+                let expected = |at: usize| if received.contains(&at) { sum(at) } else { before[at] };
+                assert!(ends.iter().all(|&at| at >= count || own[at] == expected(at)), "{targets:?} of {count}");
+                let rest = (0..count).filter(|at| !received.contains(at));
+                assert!(rest.into_iter().all(|at| own[at] == before[at]), "{targets:?} of {count}");
+            }
+        });
+    }
 }
 
 #[test]
