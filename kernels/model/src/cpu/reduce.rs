@@ -1,5 +1,10 @@
 //! The model's only reduction: the sum of u64.
 
+#[path = "../../../src/cpu/reduce/nodes.rs"]
+mod nodes;
+
+pub use nodes::{Node, Part, nodes};
+
 use super::cache_hints::{CacheHints, Locality};
 use crate::watched;
 use consonance_spec::{DType, ReduceOp};
@@ -20,6 +25,15 @@ impl Reducer {
 
     pub(crate) fn output(&self) -> DType {
         DType::U64
+    }
+
+    pub(crate) fn accumulator_bytes(&self, count: usize) -> usize {
+        8 * count
+    }
+
+    /// Returns the sum of nodes in any shape of tree.
+    pub(crate) fn shape(&self, _: usize, _: &[Node]) -> Option<Shape> {
+        Some(Shape)
     }
 
     /// # Safety
@@ -47,5 +61,24 @@ impl Reducer {
     pub(crate) unsafe fn fold_small(&self, sources: &[*const u8], target: *mut u8, count: usize) {
         // SAFETY: the caller ensures the same conditions.
         unsafe { self.fold(sources, &[target], count, CacheHints::from(Locality::Near)) }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shape;
+
+impl Shape {
+    /// # Safety
+    /// As for [`Reducer::fold`].
+    pub(crate) unsafe fn run(
+        &self,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        count: usize,
+        _: Option<u64>,
+        flow: CacheHints,
+    ) {
+        // SAFETY: the caller ensures the same conditions.
+        unsafe { Reducer.fold(sources, targets, count, flow) }
     }
 }

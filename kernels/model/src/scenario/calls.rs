@@ -4,7 +4,7 @@ use crate::{
     cpu::reduce::Reducer,
     data::Data,
     group::{
-        Abort, Endpoint, Fault, Payloads, PeerBuffers, Reason,
+        Abort, Endpoint, Fault, Held, Holdings, Last, Payloads, PeerBuffers, Reason,
         plan::{Chunking, Targets},
     },
     memory::{HostBuf, HostBufMut},
@@ -98,6 +98,37 @@ pub(super) fn sum_in_place(endpoint: &mut Endpoint, data: &mut Data, call: usize
         assert_eq!(element, total(endpoint, call, index), "element {index} in call {call}");
     }
     Ok(())
+}
+
+/// Sums in place two contributions of each rank, or one, without `node`: the first is kept as a
+/// node. Returns whether they were summed.
+pub(super) fn sum_holdings(
+    endpoint: &mut Endpoint,
+    node: Option<&mut Data>,
+    last: &mut Data,
+    call: usize,
+) -> Result<bool, Fault> {
+    let rank = endpoint.world().rank();
+    let (each, count) = (1 + usize::from(node.is_some()), last.share().len());
+    let kept = node.map(|node| {
+        node.write().iter_mut().zip(0..).for_each(|(element, index)| *element = value(rank, call + 10, index));
+        &*node.share()
+    });
+    last.write().iter_mut().zip(0..).for_each(|(element, index)| *element = value(rank, call, index));
+    let nodes = kept.map_or(&[][..], |node| HostBuf::from(node).as_bytes());
+    let held = Held { nodes, last: Last::InPlace(HostBufMut::from(last.share())) };
+    let run = |rank: usize| each * rank..each * (rank + 1);
+    let of = each * endpoint.world().size();
+    let holdings = Holdings::new(&Reducer, of, (0..endpoint.world().size()).map(run)).expect("runs of all");
+    let of_all = (&Reducer, count, Targets::All);
+    let step = endpoint.step(&SUM);
+    let made = step.divided_holdings(of_all, run(rank), Some(held), &mut Vec::new(), |_| Some(&holdings))?;
+    for (index, &element) in last.read().iter().enumerate() {
+        let first = if each == 2 { total(endpoint, call + 10, index) } else { 0 };
+        let expected = if made { first + total(endpoint, call, index) } else { value(rank, call, index) };
+        assert_eq!(element, expected, "element {index} in call {call}");
+    }
+    Ok(made)
 }
 
 /// Sums the published data of all ranks into private memory of this rank.

@@ -60,6 +60,46 @@ pub(super) fn divided_in_heaps_with_a_deadline() {
     });
 }
 
+/// Two calls of ranks that have two contributions each: the first is kept as a node.
+pub(super) fn holdings() {
+    each(threads(2, FOREVER), |mut endpoint| {
+        let (mut node, mut last) = (data(&endpoint, 0, 32), data(&endpoint, 0, 32));
+        for call in 1..=2 {
+            assert_eq!(sum_holdings(&mut endpoint, Some(&mut node), &mut last, call), Ok(true));
+        }
+        Some(endpoint)
+    });
+}
+
+/// A rank that has given up takes its memory back while the other rank may be in it.
+pub(super) fn holdings_with_a_deadline() {
+    let mut endpoints = threads(2, FOREVER);
+    endpoints[1].set_timeout(Duration::ZERO);
+    each(endpoints, |mut endpoint| {
+        let (mut node, mut last) = (data(&endpoint, 0, 32), data(&endpoint, 0, 32));
+        let result =
+            (1..=2).try_for_each(|call| sum_holdings(&mut endpoint, Some(&mut node), &mut last, call).map(drop));
+        assert!(result.as_ref().is_err_and(is_deadline) || result.is_ok(), "{result:?}");
+        node.write();
+        last.write();
+        Some(endpoint)
+    });
+}
+
+/// Two calls on heaps that both processes write, and between them one that only one process could
+/// make there.
+pub(super) fn holdings_in_heaps() {
+    each(processes(LARGE), |mut endpoint| {
+        let mut last = heap(&endpoint);
+        let mut apart = data(&endpoint, 0, last.share().len());
+        assert_eq!(sum_holdings(&mut endpoint, None, &mut last, 1), Ok(true));
+        let some = if endpoint.world().rank() == 0 { &mut last } else { &mut apart };
+        assert_eq!(sum_holdings(&mut endpoint, None, some, 2), Ok(false));
+        assert_eq!(sum_holdings(&mut endpoint, None, &mut last, 3), Ok(true));
+        Some(endpoint)
+    });
+}
+
 /// A rank's own work fails in the middle of a step.
 pub(super) fn published_with_a_failure() {
     each(threads(2, FOREVER), |mut endpoint| {

@@ -41,7 +41,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 57] = [
+pub const ALL: [Scenario; 60] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -56,6 +56,9 @@ pub const ALL: [Scenario; 57] = [
     scenario("divided, deadline", 2, divided_with_a_deadline),
     scenario("divided in heaps", 1, divided_in_heaps),
     scenario("divided in heaps, deadline", 2, divided_in_heaps_with_a_deadline),
+    scenario("holdings", 2, holdings),
+    scenario("holdings, deadline", 2, holdings_with_a_deadline),
+    scenario("holdings in heaps", 1, holdings_in_heaps),
     scenario("published, failure", 2, published_with_a_failure),
     scenario("generations of threads", 2, rounds_of_threads),
     scenario("split of threads", 2, split_of_threads),
