@@ -12,8 +12,7 @@ use super::{
     posted_call::PostedCall,
     sharing::Sharing,
     staging::{BufferRef, Shown},
-    step::{Held, Last},
-    transport::{Holdings, Input, in_windows},
+    transport::{Held, Holdings, Input, Last, in_windows},
 };
 use crate::{
     cpu::reduce::{Node, Reducer, Source},

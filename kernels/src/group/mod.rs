@@ -90,6 +90,6 @@ pub use mail::{Deadline, Envelope, Finish, Letters, Mail, MailFault, Unreadable}
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted_call::PostedCall;
-pub use step::{Held, Last, Step};
-pub use transport::Holdings;
+pub use step::Step;
+pub use transport::{Held, Holdings, Last};
 pub use waiter::KeepWaiting;

@@ -22,7 +22,7 @@ pub struct LeafSum {
     pub(crate) sum: Accumulation,
     /// Room for the nodes of all ranks, kept from call to call.
     pub(super) received: Vec<u8>,
-    /// What all ranks held at the last call.
+    /// The holdings of all ranks at the last call.
     pub(super) known: Option<Known>,
 }
 

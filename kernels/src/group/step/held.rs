@@ -5,30 +5,13 @@ use crate::{
     cpu::reduce::Reducer,
     group::{
         end::abort::Fault,
+        payloads::Payloads,
         plan::Targets,
         post::Places,
-        transport::{Divided, HeldStep, Holdings},
+        transport::{Divided, Held, HeldStep, Holdings, Last},
     },
-    memory::{HostBuf, HostBufMut},
 };
 use std::{ops::Range, ptr};
-
-/// The parts that a rank shows of its contributions to a reduction.
-pub struct Held<'a> {
-    /// The accumulators of the [nodes](crate::cpu::reduce::nodes) of all but the last, one node
-    /// after the other.
-    pub nodes: &'a [u8],
-    /// The last one. A rank without contributions has room for the result here.
-    pub last: Last<'a>,
-}
-
-/// A rank's last contribution to a reduction.
-pub enum Last<'a> {
-    /// The result takes its place.
-    InPlace(HostBufMut<'a>),
-    /// This rank receives nothing.
-    ToRead(HostBuf<'a>),
-}
 
 /// The word of a rank that shows nothing, in the place of the bytes of its nodes.
 const NOTHING: u64 = u64::MAX;
@@ -87,7 +70,7 @@ impl Step<'_> {
         let arrived = unsafe { HeldStep::arrive(participant, &step, &words, held_bytes)? };
         let payloads = payloads(arrived.sharing.participant, signature, Places::Swapped, size_of_val(&words), 0);
         // The data are not in the payload, however few.
-        let payloads = super::Payloads { most_bytes: 0, ..payloads };
+        let payloads = Payloads { most_bytes: 0, ..payloads };
         let mut all = vec![words; world.size()];
         world.peers().try_for_each(|peer| payloads.words(peer, &mut all[peer]))?;
         runs.clear();

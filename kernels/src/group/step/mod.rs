@@ -432,5 +432,3 @@ fn most_before(participant: &Participant, words: &[u64]) -> usize {
 mod held;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
-
-pub use held::{Held, Last};

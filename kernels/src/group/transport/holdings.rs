@@ -1,13 +1,33 @@
 //! What ranks hold that have different numbers of contributions to a reduction.
 
-use crate::cpu::{
-    cache_hints::CacheHints,
-    reduce::{Node, Part, Reducer, Shape, nodes},
+use crate::{
+    cpu::{
+        cache_hints::CacheHints,
+        reduce::{Node, Part, Reducer, Shape, nodes},
+    },
+    memory::{HostBuf, HostBufMut},
 };
 use std::ops::Range;
 
-/// What each rank holds of a reduction to which ranks bring different numbers of contributions: see
-/// [`Step::divided_holdings`](crate::group::Step::divided_holdings).
+/// The parts that a rank shows of its contributions to a reduction.
+pub struct Held<'a> {
+    /// The accumulators of the [nodes](crate::cpu::reduce::nodes) of all but the last, one node
+    /// after the other.
+    pub nodes: &'a [u8],
+    /// The last one. A rank without contributions has room for the result here.
+    pub last: Last<'a>,
+}
+
+/// A rank's last contribution to a reduction.
+pub enum Last<'a> {
+    /// The result takes its place.
+    InPlace(HostBufMut<'a>),
+    /// This rank receives nothing.
+    ToRead(HostBuf<'a>),
+}
+
+/// The parts that each rank holds of a reduction to which ranks bring different numbers of
+/// contributions: see [`Step::divided_holdings`](crate::group::Step::divided_holdings).
 #[derive(Debug)]
 pub struct Holdings {
     shape: Shape,
@@ -16,7 +36,7 @@ pub struct Holdings {
     each: Vec<Holding>,
 }
 
-/// What a rank holds.
+/// The parts that a rank holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holding {
     /// The number of nodes of all its contributions but the last.

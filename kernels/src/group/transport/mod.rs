@@ -11,7 +11,7 @@ mod two_shot;
 
 pub(super) use divided::Divided;
 pub(super) use held::HeldStep;
-pub use holdings::Holdings;
+pub use holdings::{Held, Holdings, Last};
 pub(super) use in_place::divided_in_place;
 pub(super) use staged::{Input, Showing, in_windows};
 pub(super) use two_shot::divided_on_stage;

@@ -15,11 +15,11 @@ pub struct LeavesStep<'a> {
     /// The contributions of this rank, and the number of those of all.
     pub(crate) run: Range<usize>,
     pub(crate) of: usize,
-    /// What this rank shows of them, if it can.
+    /// The parts of them that this rank shows, if it can.
     pub(crate) held: Option<Held<'a>>,
     /// Room for the runs of all ranks.
     pub(crate) runs: &'a mut Vec<Range<usize>>,
-    /// What the ranks held at the last call.
+    /// The holdings at the last call.
     pub(crate) known: &'a mut Option<Known>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Debug for LeavesStep<'_> {
     }
 }
 
-/// What ranks hold that have these runs.
+/// The holdings of ranks that have these runs.
 pub(crate) struct Known {
     runs: Vec<Range<usize>>,
     holdings: Holdings,
