@@ -1,6 +1,6 @@
 //! Collectives on slices as values. The cases, the bench and the tuner make their calls here.
 
-use consonance::{Communicator, Element, Pending, ReduceOp, Result, Scope, SharedMemory};
+use consonance::{Accumulator, Communicator, Element, Pending, ReduceOp, Result, Scope, SharedMemory};
 use consonance_spec::Kind;
 use std::ops::{Deref, DerefMut};
 
@@ -112,6 +112,44 @@ impl<'a, T: Element> Call<'a, T> {
     /// The scope's.
     pub fn start(self, scope: &Scope<'a>) -> Result<Option<Pending>> {
         begin!(self, scope)
+    }
+
+    /// Makes a reduction of the leaves of `sum` and of the input, which is the last leaf.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn make_on(self, communicator: &mut Communicator, sum: &mut Accumulator<T>) -> Result<()> {
+        let Call { kind, root, send, recv, .. } = self;
+        match (kind, send, recv) {
+            (Kind::AllReduce, None, Some(last)) => communicator.all_reduce_accumulated(sum, last),
+            (Kind::AllReduce, Some(last), Some(recv)) => communicator.all_reduce_accumulated_into(sum, last, recv),
+            (Kind::Reduce, None, Some(last)) => communicator.reduce_accumulated(sum, last, root),
+            (Kind::Reduce, Some(last), recv) => communicator.reduce_accumulated_into(sum, last, recv, root),
+            (Kind::ReduceScatter, None, Some(last)) => communicator.reduce_scatter_accumulated(sum, last),
+            (Kind::ReduceScatter, Some(last), Some(recv)) => {
+                communicator.reduce_scatter_accumulated_into(sum, last, recv)
+            }
+            (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
+            | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
+            | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {
+                unreachable!("{kind:?} of leaves, {:?}, {:?}", send.is_some(), recv.is_some())
+            }
+        }
+    }
+
+    /// Starts such a reduction, which is in place.
+    pub fn start_on(self, scope: &Scope<'a>, sum: &'a mut Accumulator<T>) -> Pending {
+        let Call { kind, root, send, recv, .. } = self;
+        match (kind, send, recv) {
+            (Kind::AllReduce, None, Some(last)) => scope.all_reduce_accumulated(sum, last),
+            (Kind::Reduce, None, Some(last)) => scope.reduce_accumulated(sum, last, root),
+            (Kind::ReduceScatter, None, Some(last)) => scope.reduce_scatter_accumulated(sum, last),
+            (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
+            | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
+            | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {
+                unreachable!("{kind:?} of leaves, {:?}, {:?}", send.is_some(), recv.is_some())
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ mod law;
 
 use consonance::Implementation;
 use consonance_harness::{
-    cases::{Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, Script, Source, Then},
+    cases::{Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, Runs, Script, Source, Then},
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
@@ -13,9 +13,9 @@ use consonance_kernels::{
     group::plan::{Chunking, Protocol, StepKind, Targets, Topology},
     tuning::Tuning,
 };
-use consonance_spec::{DType, Kind, ReduceOp, nest::Nest};
+use consonance_spec::{DType, Kind, ReduceOp, nest::Nest, order::nodes};
 use law::check_law;
-use std::mem;
+use std::{mem, ops::Range};
 
 #[test]
 fn collectives_on_slices() {
@@ -64,19 +64,13 @@ fn every_operation_on_every_type() {
     for &dtype in DType::ALL {
         for op in ReduceOp::ALL {
             for (kind, count) in [(Kind::AllReduce, 33), (Kind::ReduceScatter, 11), (Kind::Reduce, 130)] {
-                for (size, in_place) in [(3, true), (8, false)] {
-                    let counts = Counts::Even(count);
-                    let call = Collective {
-                        kind,
-                        dtype,
-                        op,
-                        counts,
-                        root: 1,
-                        in_place,
-                        memory: Memory::Own,
-                        offset: 1,
-                        seed: 5,
-                    };
+                let leaves = || Some(Runs::of_lengths(&[4, 1, 2]));
+                for (size, in_place, runs) in
+                    [(3, true, None), (8, false, None), (3, true, leaves()), (3, false, leaves())]
+                {
+                    let (counts, memory) = (Counts::Even(count), Memory::Own);
+                    let call =
+                        Collective { kind, dtype, op, counts, runs, root: 1, in_place, memory, offset: 1, seed: 6 };
                     check_call(size, Implementation::Auto, call);
                 }
             }
@@ -141,7 +135,7 @@ fn check_count(group: Group, size: usize, dtype: DType, op: ReduceOp, count: usi
         let is_divided = matches!(kind, Kind::ReduceScatter | Kind::AllToAll);
         let counts = Counts::Even(if is_divided { count / size } else { count });
         let offset = if memory == Memory::Own { 3 } else { 0 };
-        Collective { kind, dtype, op, counts, root: 1, in_place, memory, offset, seed: 4 }
+        Collective { kind, dtype, op, counts, runs: None, root: 1, in_place, memory, offset, seed: 4 }
     };
     let check = |implementation, calls| {
         let script = Script { size, asynchronous: false, implementation, calls };
@@ -168,7 +162,8 @@ fn unlike_counts_in_unlike_memory() {
             for seed in 0..4 {
                 let (dtype, op, memory) = (DType::U8, ReduceOp::Max, Memory::Mixed(seed));
                 let counts = counts.clone();
-                let call = Collective { kind, dtype, op, counts, root: 1, in_place: false, memory, offset: 0, seed };
+                let (root, runs, in_place, offset) = (1, None, false, 0);
+                let call = Collective { kind, dtype, op, counts, runs, root, in_place, memory, offset, seed };
                 let script =
                     Script { size: 3, asynchronous: false, implementation: Implementation::Auto, calls: vec![call] };
                 check_case(group, &script, compare::script).unwrap();
@@ -184,16 +179,37 @@ fn shortness(group: Group, size: usize) -> usize {
     topology.and_then(|topology| topology.slot_bytes).map_or(1, |bytes| (64 << 10) / bytes)
 }
 
+fn random_script(seed: u64, size: usize) -> Script {
+    let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
+    Script::read_for(&mut Source::new(&bytes), size)
+}
+
+/// The ways of a reduction of leaves differ for a leaf of each rank, ranks without leaves, and
+/// ranks with several nodes.
+#[test]
+fn random_reductions_have_runs_of_all_kinds() {
+    let calls: Vec<Collective> = (0..200).flat_map(|seed| random_script(seed, 3).calls).collect();
+    let all: Vec<&Runs> = calls.iter().filter_map(|call| call.runs.as_ref()).collect();
+    assert!(20 * all.len() > calls.len(), "{} of {} calls", all.len(), calls.len());
+    let nodes = |runs: &Runs, rank: usize| nodes(runs.of, &runs.by_rank[rank].clone().collect()).len();
+    let share = |is: &dyn Fn(&Runs) -> bool| (all.iter().filter(|runs| is(runs)).count(), all.len());
+    for (some, of) in [
+        share(&|runs| runs.by_rank.iter().all(|run| run.len() == 1)),
+        share(&|runs| runs.by_rank.iter().any(Range::is_empty)),
+        share(&|runs| (0..3).any(|rank| nodes(runs, rank) > 2)),
+        share(&|runs| (0..3).any(|rank| runs.by_rank[rank].len() > 3 && nodes(runs, rank) == 1)),
+    ] {
+        assert!(20 * some > of, "{some} of {of}");
+    }
+}
+
 /// Small staging makes several windows of the few elements of a random call. A fault that only
 /// later windows have shows in random calls only then.
 #[test]
 fn random_calls_pass_through_several_windows() {
     let topologies = GROUPS.iter().filter_map(|group| (group.make)(2)[0].communicator.topology(None));
     let topology = topologies.min_by_key(|topology| topology.slot_bytes.unwrap_or(usize::MAX)).expect("a group");
-    let scripts = (0..200u64).map(|seed| {
-        let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
-        Script::read_for(&mut Source::new(&bytes), 2)
-    });
+    let scripts = (0..200).map(|seed| random_script(seed, 2));
     let has_windows = |call: &Collective| {
         let bytes = (0..2).map(|rank| call.counts.of(rank, 0)).max().unwrap_or(0) * call.dtype.size();
         let divided = StepKind::Divided { targets: Targets::All, input_size: 1, output_size: 1 };
@@ -213,8 +229,7 @@ fn random_calls_pass_through_several_windows() {
 #[test]
 fn random_calls_of_long_data() {
     for (group, seed) in GROUPS.iter().flat_map(|&group| (0..16u64).map(move |seed| (group, seed))) {
-        let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
-        let mut script = Script::read_for(&mut Source::new(&bytes), 2 + seed as usize % 3);
+        let mut script = random_script(seed, 2 + seed as usize % 3);
         let most = 300_000 / shortness(group, script.size) as u64;
         let long = |rank: usize| (mix(seed, 100 + rank as u64) % most) as usize;
         for call in &mut script.calls {
@@ -242,12 +257,12 @@ fn random_calls_of_long_data() {
 #[test]
 fn an_undefined_operation_of_a_reduce_to_a_root() {
     let counts = Counts::Even(41);
-    let (kind, dtype, op) = (Kind::Reduce, DType::F64, ReduceOp::Xor);
-    check_call(
-        3,
-        Implementation::Auto,
-        Collective { kind, dtype, op, counts, root: 2, in_place: false, memory: Memory::Own, offset: 3, seed: 2 },
-    );
+    let (kind, dtype, op, memory) = (Kind::Reduce, DType::F64, ReduceOp::Xor, Memory::Own);
+    for runs in [None, Some(Runs::of_lengths(&[2, 0, 1]))] {
+        let counts = counts.clone();
+        let call = Collective { kind, dtype, op, counts, runs, root: 2, in_place: false, memory, offset: 3, seed: 2 };
+        check_call(3, Implementation::Auto, call);
+    }
 }
 
 /// Found by `collectives_on_nests`: the mean of an empty nest was taken for an in-place mean of

@@ -6,7 +6,8 @@ mod law;
 use consonance::{CommunicationOptions, Error, Implementation, IndexedSlices, MirroredStrategy, PerReplica, Tensor};
 use consonance_harness::{
     cases::{
-        Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Then,
+        Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Runs,
+        Then,
     },
     compare::{self, check, check_case},
     subjects::{GROUPS, STRATEGIES},
@@ -34,7 +35,8 @@ fn check_rank(call: Collective, change: impl FnOnce(&mut Collective), argument: 
 
 fn collective(kind: Kind, counts: Counts) -> Collective {
     let (dtype, op) = (DType::I32, ReduceOp::Max);
-    Collective { kind, dtype, op, counts, root: 1, in_place: false, memory: Memory::Own, offset: 0, seed: 1 }
+    let (memory, runs) = (Memory::Own, None);
+    Collective { kind, dtype, op, counts, runs, root: 1, in_place: false, memory, offset: 0, seed: 1 }
 }
 
 /// Found by `one_rank_does_otherwise`: the error named the two by their ranks in the pair, 0 and 1.
@@ -62,6 +64,16 @@ fn another_implementation() {
     let call = collective(Kind::AllReduce, Counts::Even(1000));
     let case = OddRank { size: 3, odd: 2, call, does: RankDoes::AllReducesOtherwise };
     GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
+}
+
+/// Found by `one_rank_does_otherwise`: the error named the implementation.
+#[test]
+fn leaves_beside_a_contribution_of_each_rank() {
+    for (kind, count) in [(Kind::AllReduce, 3), (Kind::Reduce, 3), (Kind::ReduceScatter, 1)] {
+        let (plain, runs) = (collective(kind, Counts::Even(count)), Some(Runs::of_lengths(&[1, 2, 0])));
+        check_rank(plain.clone(), |other| other.runs = runs.clone(), "leaves");
+        check_rank(Collective { runs, ..plain }, |other| other.runs = None, "leaves");
+    }
 }
 
 /// Checks a call in which replica 2 of three differs.

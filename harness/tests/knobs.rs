@@ -5,7 +5,7 @@ mod law;
 
 use consonance::Implementation;
 use consonance_harness::{
-    cases::{Collective, Counts, Memory, Script},
+    cases::{Collective, Counts, Memory, Runs, Script},
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
@@ -56,12 +56,12 @@ fn value(knob: &Knob, tuning: &Tuning, one: u64, other: u64) -> Value {
 
 /// Makes the calls whose ranks have `count` elements each.
 fn check_count(group: Group, size: usize, count: usize, memory: Memory) {
-    let call = |kind, in_place| {
+    let call = |kind, in_place, runs| {
         let is_divided = matches!(kind, Kind::ReduceScatter | Kind::AllToAll);
         let counts = Counts::Even(if is_divided { count / size } else { count });
         let offset = if memory == Memory::Own { 3 } else { 0 };
         let (dtype, op) = (DType::F64, ReduceOp::Sum);
-        Collective { kind, dtype, op, counts, root: 1, in_place, memory, offset, seed: 4 }
+        Collective { kind, dtype, op, counts, runs, root: 1, in_place, memory, offset, seed: 3 }
     };
     let kinds = [
         Kind::AllReduce,
@@ -73,7 +73,12 @@ fn check_count(group: Group, size: usize, count: usize, memory: Memory) {
         Kind::Gather,
         Kind::Scatter,
     ];
-    let calls = kinds.iter().flat_map(|&kind| [call(kind, true), call(kind, false)]).collect();
+    let plain = kinds.iter().flat_map(|&kind| [call(kind, true, None), call(kind, false, None)]);
+    // Ranks have one leaf, two and none.
+    let lengths: Vec<usize> = (0..size).map(|rank| (rank + 1) % 3).collect();
+    let reductions = kinds.iter().filter(|kind| kind.combines());
+    let leaves = reductions.map(|&kind| call(kind, true, Some(Runs::of_lengths(&lengths))));
+    let calls = plain.chain(leaves).collect();
     let script = Script { size, asynchronous: false, implementation: Implementation::Auto, calls };
     check_case(group, &script, compare::script).unwrap();
 }

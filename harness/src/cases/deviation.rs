@@ -1,7 +1,8 @@
 //! Calls on which the ranks disagree: one rank does something else.
 
-use super::{Caller, Case, Collective, Counts, Leaf, NestCall, NestCase, Source, Then, script::SIZES};
+use super::{Caller, Case, Collective, Counts, Leaf, NestCall, NestCase, Runs, Source, Then, script::SIZES};
 use consonance_spec::{DType, Flow, Kind, ReduceOp, nest::Nest};
+use std::ops::Range;
 
 /// A case in which one rank of a group differs from the others.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ impl Case for OddRank {
         let does = match source.below(8) {
             0 => RankDoes::Leaves,
             1 => RankDoes::IsLate,
-            2 if call.kind == Kind::AllReduce => RankDoes::AllReducesOtherwise,
+            2 if call.kind == Kind::AllReduce && call.runs.is_none() => RankDoes::AllReducesOtherwise,
             _ => {
                 let differences = differences(source, size, odd, &call);
                 let (call, argument) = differences[source.below(differences.len())].clone();
@@ -73,7 +74,10 @@ fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collecti
     if call.kind != Kind::SendRecv {
         let kinds = [Kind::Barrier, Kind::AllReduce, Kind::Broadcast, Kind::AllGather, Kind::Split];
         let others: Vec<Kind> = kinds.into_iter().filter(|&kind| kind != call.kind).collect();
-        push("call", &mut |other| (other.kind, other.counts) = (source.pick(&others), Counts::Even(3)));
+        push("call", &mut |other| {
+            (other.kind, other.counts) = (source.pick(&others), Counts::Even(3));
+            other.runs = other.runs.take().filter(|_| other.kind.combines());
+        });
     }
     if call.reduces() && call.kind != Kind::Split {
         let others: Vec<ReduceOp> = ReduceOp::ALL.into_iter().filter(|&op| op != call.op).collect();
@@ -90,10 +94,38 @@ fn differences(source: &mut Source<'_>, size: usize, odd: usize, call: &Collecti
             Counts::Pairs(counts) => counts[odd][(odd + 1 + source.below(size - 1)) % size] += 1,
         });
     }
+    if call.kind.combines() {
+        push("leaves", &mut |other| other.runs = other_runs(source, size, odd, call.runs.as_ref()));
+    }
     if call.kind.has_root() && call.kind != Kind::SendRecv {
         push("root", &mut |other| other.root = (other.root + 1 + source.below(size - 1)) % size);
     }
     all
+}
+
+/// Returns runs that are not those of the others: leaves instead of a contribution of each rank, or
+/// the reverse; one leaf more of all ranks; a gap beside the odd rank's run, or an overlap.
+fn other_runs(source: &mut Source<'_>, size: usize, odd: usize, runs: Option<&Runs>) -> Option<Runs> {
+    let Some(runs) = runs else { return Some(Runs::read(source, size)) };
+    let Runs { of, ref by_rank } = *runs;
+    let Range { start, end } = by_rank[odd];
+    let other = match source.below(6) {
+        0 => return None,
+        1 => {
+            let mut longer = runs.clone();
+            (longer.of, longer.by_rank[size - 1].end) = (of + 1, of + 1);
+            return Some(longer);
+        }
+        2 if start < end => start + 1..end,
+        3 if start > 0 => start - 1..end,
+        4 if end < of => start..end + 1,
+        _ if start < end => start..end - 1,
+        _ if end < of => start..end + 1,
+        _ => start - 1..end,
+    };
+    let mut others = runs.clone();
+    others.by_rank[odd] = other;
+    Some(others)
 }
 
 /// A case in which one replica of a strategy differs from the others.

@@ -9,7 +9,7 @@ mod messages;
 pub use deviation::{OddRank, OddReplica, RankDoes, ReplicaDoes};
 pub use messages::{Exchange, Letter};
 pub use nest::{AxisCase, Caller, Leaf, NestCall, NestCase, Then};
-pub use script::{Buffer, Collective, Counts, Memory, Script};
+pub use script::{Buffer, Collective, Counts, Memory, Runs, Script};
 pub use source::Source;
 
 /// A test case that can be made from bytes.

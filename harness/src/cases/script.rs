@@ -4,6 +4,7 @@ use super::{Case, Source};
 use consonance::Implementation;
 use consonance_kernels::digest::mix;
 use consonance_spec::{DType, Kind, ReduceOp, call};
+use std::ops::Range;
 
 /// Worlds at the edges of the canonical tree.
 pub(super) const SIZES: &[usize] = &[2, 3, 1, 5, 8, 4, 7, 6];
@@ -42,6 +43,9 @@ pub struct Collective {
     pub op: ReduceOp,
     /// The numbers of elements.
     pub counts: Counts,
+    /// The leaves of the ranks, in a reduction to which each rank brings any number of
+    /// contributions.
+    pub runs: Option<Runs>,
     /// The root, if the call has one. For a send and receive, the sender.
     pub root: usize,
     /// Whether the call is in place, if it has such a form.
@@ -108,6 +112,46 @@ impl Counts {
     }
 }
 
+/// The leaves of the ranks: contributions to a reduction, each with its place in the order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// The number of leaves of all ranks.
+    pub of: usize,
+    /// The leaves of each rank.
+    pub by_rank: Vec<Range<usize>>,
+}
+
+impl Runs {
+    /// Returns runs of so many leaves that follow each other.
+    pub fn of_lengths(lengths: &[usize]) -> Runs {
+        let end = |rank: usize| lengths[..=rank].iter().sum::<usize>();
+        let by_rank = (0..lengths.len()).map(|rank| end(rank) - lengths[rank]..end(rank)).collect();
+        Runs { of: lengths.iter().sum(), by_rank }
+    }
+
+    /// Returns the first rank whose run does not begin where the one before ends, or the last rank
+    /// if the runs end too early. `None` if each leaf has one rank.
+    pub fn first_gap(&self) -> Option<usize> {
+        let mut at = 0;
+        for (rank, run) in self.by_rank.iter().enumerate().filter(|(_, run)| !run.is_empty()) {
+            if run.start != at {
+                return Some(rank);
+            }
+            at = run.end;
+        }
+        (at != self.of).then_some(self.by_rank.len() - 1)
+    }
+
+    pub(super) fn read(source: &mut Source<'_>, size: usize) -> Runs {
+        let one_each = source.once_in(8);
+        let length = |_| if one_each { 1 } else { source.pick(&[2, 0, 1, 3, 5, 4, 8]) };
+        let mut lengths: Vec<usize> = (0..size).map(length).collect();
+        // There is at least one leaf.
+        lengths[0] = lengths[0].max(usize::from(lengths.iter().all(|&length| length == 0)));
+        Runs::of_lengths(&lengths)
+    }
+}
+
 impl Collective {
     /// Returns whether the call combines contributions.
     pub fn reduces(&self) -> bool {
@@ -148,7 +192,10 @@ impl Collective {
         let is_whole = memory != Memory::Own && !source.once_in(4);
         let offset = if is_whole { 0 } else { source.below(19) };
         let seed = source.seed();
-        Collective { kind, dtype, op, counts, root, in_place, memory, offset, seed }
+        let runs = (kind.combines() && source.once_in(3)).then(|| Runs::read(source, size));
+        // A scope starts calls on leaves in place alone.
+        let in_place = in_place || (asynchronous && runs.is_some());
+        Collective { kind, dtype, op, counts, runs, root, in_place, memory, offset, seed }
     }
 }
 

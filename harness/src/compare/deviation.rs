@@ -139,6 +139,10 @@ fn odd_rank_within(group: Group, case: &OddRank, short: Duration) -> Verdict {
 
 /// Whether this rank may be told at its next call only what became of `call`.
 fn may_go_on(communicator: &Communicator, call: &Collective) -> bool {
+    if call.runs.is_some() {
+        // Ranks meet when they tell their runs.
+        return false;
+    }
     let (rank, size) = (communicator.rank(), communicator.size());
     let takes_part = call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
     let parts = if call.kind == Kind::Scatter { size } else { 1 };
@@ -210,7 +214,7 @@ fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &
     let argument = if refused { "the call" } else { argument };
     let members: Vec<usize> = (0..size).filter(|&rank| takes_part(rank)).collect();
     let calls: Vec<_> = members.iter().map(|&rank| (rank != odd || !refused).then_some(rank == odd)).collect();
-    let named = blame(&calls).map(|(named, _)| members[named]);
+    let named = gap(case, other).or_else(|| blame(&calls).map(|(named, _)| members[named]));
     for (rank, result) in told.iter().enumerate() {
         let right = match result {
             Some(Ok(())) => !takes_part(rank),
@@ -229,6 +233,14 @@ fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &
         }
     }
     Ok(())
+}
+
+/// Returns the rank to name if the ranks agree but for a run of leaves.
+fn gap(case: &OddRank, other: &Collective) -> Option<usize> {
+    let (runs, others) = (case.call.runs.as_ref()?, other.runs.as_ref()?);
+    let mut all = runs.clone();
+    all.by_rank[case.odd] = others.by_rank[case.odd].clone();
+    all.first_gap().filter(|_| runs.of == others.of)
 }
 
 /// Judges a run in which one replica differs, and a run afterwards in which none does.
@@ -338,7 +350,7 @@ mod tests {
     fn a_deadline_missed_by_other_ranks_is_lengthened() {
         let (kind, dtype, op, counts) = (Kind::Reduce, DType::U64, ReduceOp::Xor, Counts::Even(41));
         let (memory, offset, seed) = (Memory::Own, 1, 42090);
-        let call = Collective { kind, dtype, op, counts, root: 0, in_place: true, memory, offset, seed };
+        let call = Collective { kind, dtype, op, counts, runs: None, root: 0, in_place: true, memory, offset, seed };
         let case = OddRank { size: 8, odd: 3, call, does: RankDoes::IsLate };
         for &group in GROUPS.iter() {
             odd_rank_within(group, &case, Duration::from_micros(1)).unwrap_or_else(|wrong| panic!("{wrong}"));

@@ -1,6 +1,7 @@
 //! Compares collectives on slices with the spec's flat collectives.
 
 mod part;
+mod leaves;
 
 pub use part::{Part, given, parts};
 
@@ -52,8 +53,8 @@ pub fn start_all(
     calls: &mut [Box<dyn Part>],
 ) -> Result<Vec<Result<(), Error>>, String> {
     let results = communicator.scope(|scope| {
-        let pending = calls.iter_mut().map(|call| call.start(scope)).collect::<Result<Vec<_>, Error>>()?;
-        Ok(pending.into_iter().map(|pending| pending.map_or(Ok(()), Pending::wait)).collect())
+        let started: Vec<_> = calls.iter_mut().map(|call| call.start(scope)).collect();
+        Ok(started.into_iter().map(|pending| pending?.map_or(Ok(()), Pending::wait)).collect())
     });
     results.map_err(|error| format!("the scope: {error}"))
 }

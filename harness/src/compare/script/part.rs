@@ -1,7 +1,7 @@
 //! One rank's part of a collective: its buffers before the call, and their expected contents after
 //! it.
 
-use super::super::with_type;
+use super::{super::with_type, leaves};
 use crate::{
     calls::{self, Call, Elements},
     cases::{Buffer, Collective, Counts},
@@ -18,8 +18,9 @@ use std::ops::Range;
 
 /// One rank's part of one call.
 pub trait Part: Send {
-    /// Moves the buffers to the memory that the case requires, before the first call.
-    fn place(&mut self, communicator: &Communicator) -> Result<(), Error>;
+    /// Moves the buffers to the memory that the case requires, and makes accumulators, before the
+    /// first call.
+    fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error>;
 
     /// Makes the call.
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error>;
@@ -40,6 +41,9 @@ pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
 }
 
 fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+    if let Some(runs) = &call.runs {
+        return leaves::parts::<T>(call, runs);
+    }
     let contributions: Vec<Vec<T>> =
         (0..size).map(|rank| sample(mix(call.seed, rank as u64), given(call, size, rank))).collect();
     let means = call.op == ReduceOp::Mean && matches!(T::DTYPE.class(), Class::Signed | Class::Unsigned);
@@ -50,7 +54,7 @@ fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<B
     if means && takes_means {
         return mean_parts(call, &contributions);
     }
-    let results = results(call, &contributions);
+    let results = results(call, &contributions, size);
     (contributions.into_iter().enumerate())
         .map(|(rank, given)| {
             let result = results.as_ref().map(|results| results[rank].as_deref());
@@ -75,9 +79,14 @@ pub fn given(call: &Collective, size: usize, rank: usize) -> usize {
     }
 }
 
-/// Returns each rank's result; `None` for a rank without a result.
-fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<Vec<T>>>, SpecError> {
-    let (size, root) = (given.len(), call.root);
+/// Returns each rank's result; `None` for a rank without a result. The ranks of a reduction may
+/// have any number of contributions.
+pub(super) fn results<T: Sample>(
+    call: &Collective,
+    given: &[Vec<T>],
+    size: usize,
+) -> Result<Vec<Option<Vec<T>>>, SpecError> {
+    let root = call.root;
     let only = |rank: usize, result: Vec<T>| {
         let mut results = vec![None; size];
         results[rank] = Some(result);
@@ -85,9 +94,9 @@ fn results<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Result<Vec<Option<
     };
     let all = |results: Vec<Vec<T>>| results.into_iter().map(Some).collect();
     Ok(match (call.kind, &call.counts) {
-        (Kind::AllReduce, _) => all(collective::all_reduce(call.op, given)?),
+        (Kind::AllReduce, _) => all(collective::broadcast(&collective::reduce(call.op, given)?, size)),
         (Kind::Reduce, _) => only(root, collective::reduce(call.op, given)?),
-        (Kind::ReduceScatter, _) => all(collective::reduce_scatter(call.op, given)?),
+        (Kind::ReduceScatter, _) => all(collective::scatter(&collective::reduce(call.op, given)?, size)?),
         (Kind::Broadcast, _) => all(collective::broadcast(&given[root], size)),
         (Kind::AllGather, _) => all(collective::all_gather(given)),
         (Kind::Gather, _) => only(root, collective::gather(given)),
@@ -176,7 +185,7 @@ fn judge(
 }
 
 /// A part whose result has the type of the contributions.
-struct Buffers<T> {
+pub(super) struct Buffers<T> {
     call: Collective,
     /// Whether the spec has a result.
     valid: bool,
@@ -189,7 +198,7 @@ struct Buffers<T> {
 }
 
 impl<T: Sample> Buffers<T> {
-    fn new(
+    pub(super) fn new(
         call: &Collective,
         size: usize,
         rank: usize,
@@ -257,7 +266,7 @@ impl<T: Sample> Buffers<T> {
         Buffers { call: call.clone(), valid, rank, size, to_us, send, recv }
     }
 
-    fn as_call(&mut self) -> Call<'_, T> {
+    pub(super) fn as_call(&mut self) -> Call<'_, T> {
         let Buffers { call, rank, size, to_us, send, recv, .. } = self;
         let counts = match &call.counts {
             Counts::Even(_) => calls::Counts::Even,
@@ -277,7 +286,7 @@ impl<T: Sample> Buffers<T> {
 }
 
 impl<T: Sample> Part for Buffers<T> {
-    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+    fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         self.send.iter_mut().chain(&mut self.recv).try_for_each(|slab| slab.place(communicator))
     }
 
@@ -319,7 +328,7 @@ fn mean_parts<T: Sample<Mean: Sample>>(call: &Collective, given: &[Vec<T>]) -> V
 }
 
 impl<T: Sample<Mean: Sample>> Part for Means<T> {
-    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+    fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         self.send.place(communicator)?;
         self.recv.place(communicator)
     }
@@ -384,7 +393,7 @@ fn split_parts<T: Sample>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Pa
 }
 
 impl<T: Sample> Part for Split<T> {
-    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+    fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         self.data.place(communicator)
     }
 
