@@ -2,14 +2,13 @@
 //! ranks with one contribution each.
 
 use consonance::{
-    Accumulator, Communicator, DType, Error, ReduceOp, World, bf16, f16,
+    Accumulator, Communicator, DType, Error, ReduceOp, World, bf16,
     raw::{Agreement, Call, Carrier, Inbox, Letter},
 };
 use consonance_harness::{
     sample::{Sample, keys, sample},
     subjects::{GROUPS, Group, Rank},
 };
-use consonance_kernels::digest::mix;
 use consonance_spec::{collective, order, partition};
 use std::{
     ops::Range,
@@ -20,10 +19,6 @@ use std::{
     thread,
     time::Duration,
 };
-
-/// Counts of payloads, of few nodes that all ranks get, and of blocks; all of them can be divided
-/// by the sizes of groups.
-const COUNTS: [usize; 4] = [0, 30, 1020, 9030];
 
 /// Runs `work` on each rank of a group and returns what the ranks return.
 fn on_ranks<R: Send>(group: &Group, size: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
@@ -42,94 +37,12 @@ fn on_ranks<R: Send>(group: &Group, size: usize, work: impl Fn(&mut Communicator
     })
 }
 
-/// Returns runs of `0..of` for `size` ranks, some of them empty.
-fn runs(seed: u64, of: usize, size: usize) -> Vec<Range<usize>> {
-    let mut ends: Vec<usize> = (1..size as u64).map(|i| mix(seed, i) as usize % (of + 1)).collect();
-    if seed.is_multiple_of(3) {
-        ends = (1..size).map(|rank| partition::block(of, size, rank).start).collect();
-    }
-    ends.sort_unstable();
-    ends.push(of);
-    let mut start = 0;
-    ends.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect()
-}
-
 /// Adds all leaves but the last. Returns that one, or room without leaves.
 fn added<T: Sample>(sum: &mut Accumulator<T>, leaves: &[Vec<T>], count: usize) -> Vec<T> {
     let own = &leaves[sum.leaves()];
     let Some((last, before)) = own.split_last() else { return sample(99, count) };
     before.iter().for_each(|leaf| sum.add(leaf).expect("a valid leaf"));
     last.clone()
-}
-
-/// Makes the three reductions twice on the same accumulator, and compares their bits.
-fn check<T: Sample>(communicator: &mut Communicator, op: ReduceOp, seed: u64, (of, count): (usize, usize)) {
-    let (rank, size) = (communicator.rank(), communicator.size());
-    let leaves: Vec<Vec<T>> = (0..of as u64).map(|leaf| sample(mix(seed, leaf) / 3 * 3, count)).collect();
-    let run = runs(seed, of, size)[rank].clone();
-    let context = format!("{op} of {}, {of} leaves, {run:?} on rank {rank} of {size}, count {count}", T::DTYPE);
-    let expected = keys(&collective::reduce(op, &leaves).expect("there is a leaf"));
-    let mut sum = communicator.accumulator::<T>(op, count, run, of).expect(&context);
-    for _step in 0..2 {
-        let mut last = added(&mut sum, &leaves, count);
-        communicator.all_reduce_accumulated(&mut sum, &mut last).expect(&context);
-        assert!(keys(&last) == expected, "all_reduce: {context}");
-
-        let last = added(&mut sum, &leaves, count);
-        let mut recv = vec![T::default(); count];
-        communicator.all_reduce_accumulated_into(&mut sum, &last, &mut recv).expect(&context);
-        assert!(keys(&recv) == expected, "all_reduce_into: {context}");
-
-        let mut last = added(&mut sum, &leaves, count);
-        let (root, before) = (seed as usize % size, last.clone());
-        communicator.reduce_accumulated(&mut sum, &mut last, root).expect(&context);
-        let right = if rank == root { expected.clone() } else { keys(&before) };
-        assert!(keys(&last) == right, "reduce: {context}");
-
-        let last = added(&mut sum, &leaves, count);
-        let mut recv = vec![T::default(); count];
-        let at_root = (rank == root).then_some(&mut recv[..]);
-        communicator.reduce_accumulated_into(&mut sum, &last, at_root, root).expect(&context);
-        assert!(rank != root || keys(&recv) == expected, "reduce_into: {context}");
-
-        let mut last = added(&mut sum, &leaves, count);
-        let (block, mut right) = (partition::block(count, size, rank), keys(&last));
-        communicator.reduce_scatter_accumulated(&mut sum, &mut last).expect(&context);
-        right[block.clone()].copy_from_slice(&expected[block.clone()]);
-        assert!(keys(&last) == right, "reduce_scatter: {context}");
-
-        let last = added(&mut sum, &leaves, count);
-        let mut recv = vec![T::default(); block.len()];
-        communicator.reduce_scatter_accumulated_into(&mut sum, &last, &mut recv).expect(&context);
-        assert!(keys(&recv) == expected[block], "reduce_scatter_into: {context}");
-    }
-}
-
-fn check_all(communicator: &mut Communicator) {
-    for (seed, &count) in (0..8).zip(COUNTS.iter().cycle()) {
-        let of = 1 + mix(seed, 7) as usize % 12;
-        check::<f32>(communicator, ReduceOp::Sum, seed, (of, count));
-        check::<bf16>(communicator, ReduceOp::Mean, seed, (of, count));
-        match seed % 4 {
-            0 => check::<f16>(communicator, ReduceOp::Max, seed, (of, count)),
-            1 => check::<f64>(communicator, ReduceOp::Mean, seed, (of, count)),
-            2 => check::<i32>(communicator, ReduceOp::Product, seed, (of, count)),
-            _ => check::<bool>(communicator, ReduceOp::And, seed, (of, count)),
-        }
-    }
-    // The run of the issue, and aligned ones.
-    for of in [8, 16] {
-        check::<f32>(communicator, ReduceOp::Mean, 3, (of, 9030));
-    }
-}
-
-#[test]
-fn any_runs_of_leaves_have_the_bits_of_the_spec() {
-    for group in GROUPS.iter() {
-        for size in [1, 2, 3, 5] {
-            on_ranks(group, size, check_all);
-        }
-    }
 }
 
 /// Nodes in the memory of another group are staged, in several windows.
@@ -148,29 +61,6 @@ fn leaves_in_memory_of_another_group_are_reduced_in_windows() {
                 assert!(round % 3 != rank || keys(&last) == expected, "{}: round {round}", group.name);
             }
         });
-    }
-}
-
-#[test]
-fn any_number_of_ranks_has_the_bits_of_a_rank_for_each_leaf() {
-    let of = 8;
-    let leaves: Vec<Vec<bf16>> = (0..of as u64).map(|leaf| sample(3 * leaf, 5040)).collect();
-    let oracle = on_ranks(&GROUPS[0], of, |communicator| {
-        let mut data = leaves[communicator.rank()].clone();
-        communicator.all_reduce(ReduceOp::Mean, &mut data).expect("a result");
-        keys(&data)
-    });
-    for group in GROUPS.iter() {
-        for size in [1, 2, 3, 7] {
-            let results = on_ranks(group, size, |communicator| {
-                let run = partition::block(of, size, communicator.rank());
-                let mut sum = communicator.accumulator::<bf16>("mean", 5040, run, of).expect("valid leaves");
-                let mut last = added(&mut sum, &leaves, 5040);
-                communicator.all_reduce_accumulated(&mut sum, &mut last).expect("a result");
-                keys(&last)
-            });
-            assert!(results.iter().all(|result| *result == oracle[0]), "{size} ranks of {group:?}");
-        }
     }
 }
 
@@ -197,34 +87,6 @@ fn a_mean_of_integers_is_not_rounded_before_the_end() {
             Ok(())
         });
         assert!(results.iter().all(Result::<(), Error>::is_ok), "{group:?}: {results:?}");
-    }
-}
-
-#[test]
-fn asynchronous_calls_on_leaves_are_made_in_order() {
-    let leaves: Vec<Vec<f32>> = (0..7).map(|leaf| sample(3 * leaf, 5040)).collect();
-    let expected = keys(&collective::reduce(ReduceOp::Sum, &leaves).expect("there is a leaf"));
-    for group in GROUPS.iter() {
-        on_ranks(group, 3, |communicator| {
-            let rank = communicator.rank();
-            let mut make = || communicator.accumulator::<f32>("sum", 5040, partition::block(7, 3, rank), 7).unwrap();
-            let mut sums = [make(), make(), make()];
-            let mut data = sums.each_mut().map(|sum| added(sum, &leaves, 5040));
-            let ([all, one, part], [all_data, one_data, part_data]) = (sums.each_mut(), data.each_mut());
-            let mut ranks = [1];
-            communicator
-                .scope(|scope| {
-                    scope.all_reduce_accumulated(all, all_data);
-                    scope.all_reduce(ReduceOp::Sum, &mut ranks)?;
-                    scope.reduce_accumulated(one, one_data, 1);
-                    scope.reduce_scatter_accumulated(part, part_data).wait()
-                })
-                .expect("results");
-            let block = partition::block(5040, 3, rank);
-            assert!(ranks == [3] && keys(&data[0]) == expected, "{group:?}");
-            assert!(rank != 1 || keys(&data[1]) == expected, "{group:?}");
-            assert!(keys(&data[2])[block.clone()] == expected[block], "{group:?}");
-        });
     }
 }
 
