@@ -76,7 +76,7 @@ impl<'a> Agreement<'a> {
             say("dtype", signature.dtype.map(|dtype| dtype.to_string()));
             say("count", signature.count.map(|count| count.to_string()));
         }
-        if signature.kind == Kind::AllReduce {
+        if self.name(signature) == Kind::AllReduce {
             say("implementation", Some(format!("{:?}", configuration.implementation)));
         }
         Words(lines)
