@@ -2,9 +2,9 @@
 //! collective must produce.
 //!
 //! The *words* ([`dtype`], [`op`], [`world`], [`partition`], [`call`], [`traffic`], [`packing`],
-//! [`aggregation`], [`static_shapes`] and the constants in [`order`]) are for every crate. All
-//! other modules are the *meaning*. Only tests, the harness and the fuzz targets import the
-//! meaning: a runtime that called it would be compared with itself.
+//! [`aggregation`], [`static_shapes`], the constants in [`order`] and the types at the root) are
+//! for every crate. All other modules are the *meaning*. Only tests, the harness and the fuzz
+//! targets import the meaning: a runtime that called it would be compared with itself.
 
 #![forbid(unsafe_code)]
 // The lints of the lists in clippy.toml. Tests are free.
@@ -36,10 +36,14 @@ pub mod training;
 pub mod ending;
 pub mod generations;
 pub mod messages;
+pub mod parameter_server;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
 pub use call::{Extension, Extent, Flow, Kind, Signature, Work};
 pub use dtype::{Class, DType, Element};
 pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};
+pub use parameter_server::{
+    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner, RoundRobin, Shards,
+};
 pub use world::World;

@@ -20,3 +20,4 @@ mod training;
 mod endings;
 mod generations;
 mod messages;
+mod servers;
