@@ -44,6 +44,6 @@ pub use dtype::{Class, DType, Element};
 pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};
 pub use parameter_server::{
-    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner, RoundRobin, Shards,
+    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RoundRobin, Shards,
 };
 pub use world::World;

@@ -21,3 +21,4 @@ mod endings;
 mod generations;
 mod messages;
 mod servers;
+mod coordinators;

@@ -1,6 +1,8 @@
 use consonance_spec::{
     DType, FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner, RoundRobin, Shards,
-    parameter_server::{RefusedPartition, shards_of},
+    array::Array,
+    parameter_server::{Effect, Refused, RefusedPartition, lookup, shards_of},
+    variable::Update,
 };
 use quickcheck::quickcheck;
 
@@ -12,6 +14,24 @@ fn sizes(shards: Shards) -> Vec<usize> {
 /// The number of parts along the first axis of `rows` rows of `width` elements of 4 bytes.
 fn parts(partitioner: &dyn Partitioner, rows: usize, width: usize) -> usize {
     partitioner.partitions(&[rows, width], DType::F32, 0).expect("an axis")[0]
+}
+
+/// A variable of rows of two elements, its shards, and a list of its rows; `None` if there is no
+/// row.
+fn table_of(rows: &[(i16, i16)], shards: u8, list: &[u8]) -> Option<(Array<i64>, Shards, Vec<usize>)> {
+    let data: Vec<i64> = rows.iter().flat_map(|&(one, other)| [one.into(), other.into()]).collect();
+    let list = list.iter().map(|&row| usize::from(row).checked_rem(rows.len())).collect::<Option<_>>()?;
+    let shards = Shards::new(rows.len(), usize::from(shards) % 9 + 1);
+    Some((Array::new(&[rows.len(), 2], data), shards, list))
+}
+
+/// The variables of the shards.
+fn shard_tables(table: &Array<i64>, shards: Shards) -> Vec<Array<i64>> {
+    let part = |shard| {
+        let rows = shards.rows_of(shard);
+        Array::new(&[rows.len(), 2], table.data[2 * rows.start..2 * rows.end].to_vec())
+    };
+    (0..shards.count()).map(part).collect()
 }
 
 quickcheck! {
@@ -52,6 +72,40 @@ quickcheck! {
         let mut list: Vec<usize> = before.iter().map(|&row| usize::from(row) % shards.rows()).collect();
         list.extend([shards.rows(), 0, shards.rows()]);
         shards.split(&list) == Err(before.len())
+    }
+
+    fn rows_looked_up_in_shards_are_those_of_the_whole(table: Vec<(i16, i16)>, shards: u8, list: Vec<u8>) -> bool {
+        let Some((table, shards, list)) = table_of(&table, shards, &list) else { return true };
+        let mut found = vec![0; 2 * list.len()];
+        for (part, rows) in shard_tables(&table, shards).iter().zip(shards.split(&list).expect("rows within")) {
+            let within: Vec<i64> = rows.iter().map(|&(_, within)| within as i64).collect();
+            let values = lookup(part, &within).expect("rows within");
+            for (place, (position, _)) in rows.into_iter().enumerate() {
+                found[2 * position..][..2].copy_from_slice(&values.data[2 * place..][..2]);
+            }
+        }
+        let indices: Vec<i64> = list.iter().map(|&row| row as i64).collect();
+        lookup(&table, &indices) == Ok(Array::new(&[list.len(), 2], found))
+    }
+
+    fn rows_scattered_to_shards_are_those_of_the_whole(
+        table: Vec<(i16, i16)>, shards: u8, list: Vec<u8>, update: u8
+    ) -> bool {
+        let Some((table, shards, list)) = table_of(&table, shards, &list) else { return true };
+        let update = Update::ALL[usize::from(update) % 3];
+        let values: Vec<i64> = (0..2 * list.len() as i64).map(|place| place * place + 1).collect();
+        let scatter = |indices: Vec<i64>, values: Vec<i64>| {
+            let values = Array::new(&[indices.len(), 2], values);
+            Effect::Scatter(update, indices, values)
+        };
+        let mut parts = Vec::new();
+        for (part, rows) in shard_tables(&table, shards).iter().zip(shards.split(&list).expect("rows within")) {
+            let within = rows.iter().map(|&(_, within)| within as i64).collect();
+            let own = rows.iter().flat_map(|&(position, _)| values[2 * position..][..2].to_vec()).collect();
+            parts.extend(scatter(within, own).apply(part).expect("rows within").data);
+        }
+        let indices = list.iter().map(|&row| row as i64).collect();
+        scatter(indices, values).apply(&table) == Ok(Array::new(&table.shape, parts))
     }
 
     fn a_variable_has_as_many_shards_as_rows_at_most(rows: u8, width: u8, bytes: u8, shards: u8) -> bool {
@@ -117,4 +171,25 @@ fn a_variable_without_bytes_has_one_shard() {
     let partitioner = MaxSizePartitioner::new(4, None).expect("positive");
     assert_eq!(partitioner.partitions(&[0, 3], DType::F32, 0), Ok(vec![1, 1]));
     assert_eq!(partitioner.partitions(&[7, 0], DType::F32, 0), Ok(vec![1, 1]));
+}
+
+#[test]
+fn ill_fitting_effects_are_refused() {
+    let table = Array::new(&[2, 1], vec![1, 2]);
+    let rows = |count: usize| Array::new(&[count, 1], vec![7; count]);
+    let shape = |expected: &[usize], found: &[usize]| {
+        Err(Refused::Shape { expected: expected.to_vec(), found: found.to_vec() })
+    };
+    assert_eq!(Effect::Assign(Update::Assign, rows(3)).apply(&table), shape(&[2, 1], &[3, 1]));
+    assert_eq!(Effect::Scatter(Update::AssignAdd, vec![0], rows(2)).apply(&table), shape(&[1, 1], &[2, 1]));
+    let out_of_range = |position, index| Err(Refused::IndexOutOfRange { position, index, rows: 2 });
+    assert_eq!(Effect::Scatter(Update::AssignAdd, vec![0, 2], rows(2)).apply(&table), out_of_range(1, 2));
+    assert_eq!(lookup(&table, &[1, 0, -1]), out_of_range(2, -1).map(|found: Array<i32>| found));
+    let scalar = Array::new(&[], vec![1]);
+    assert_eq!(Effect::Scatter(Update::Assign, vec![], rows(0)).apply(&scalar), Err(Refused::Scalar));
+    let truths = Array::new(&[1], vec![true]);
+    for update in [Update::AssignAdd, Update::AssignSub] {
+        let refused = Err(Refused::Undefined { dtype: DType::Bool });
+        assert_eq!(Effect::Assign(update, truths.clone()).apply(&truths), refused);
+    }
 }
