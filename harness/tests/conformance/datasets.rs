@@ -84,6 +84,13 @@ pub(crate) fn all_batches(case: &Case) -> Value {
     Value::List(steps.collect())
 }
 
+/// Returns the elements of a data set, as many as `limit` at most.
+pub(crate) fn elements(description: &Json, limit: usize) -> Vec<Value> {
+    let dataset = pipeline(description).expect("a data set");
+    let elements = dataset.iterate(0).expect("elements").take(limit);
+    elements.collect::<Result<_>>().expect("elements")
+}
+
 /// Returns the data set that a case describes.
 fn pipeline(json: &Json) -> Result<Values> {
     let mut dataset = match json.get("range") {

@@ -4,7 +4,7 @@
 use crate::{
     arithmetic,
     case::{Answer, Case, Stop, kind},
-    clusters, datasets, gradients,
+    clusters, datasets, gradients, servers,
     value::Value,
     variables,
 };
@@ -37,6 +37,8 @@ pub(crate) enum Ours {
     Instead(fn(&Case) -> Value),
     /// The result and its gradient by definition.
     Differentiated,
+    /// The alternative of the case.
+    Alternative,
     /// No answer: no program that compiles makes the call.
     NotExpressible,
 }
@@ -422,6 +424,84 @@ pub(crate) const DECISIONS: &[Decision] = &[
         ours: Ours::Instead(clusters::no_tasks),
         why: "a job without tasks has no addresses; TensorFlow fails to find the last",
     },
+    Decision {
+        ids: &["parameter_server/partitioner_"],
+        when: servers::has_other_dtype,
+        ours: Ours::NotExpressible,
+        why: "there are no complex tensors and no texts",
+    },
+    Decision {
+        ids: &["parameter_server/partitioner_"],
+        when: |case| servers::has_negative(&case.args["partitioner"]),
+        ours: Ours::NotExpressible,
+        why: "a number of bytes or shards is not negative",
+    },
+    Decision {
+        ids: &["parameter_server/misuse/"],
+        when: |case| case.args["partitioner"] == serde_json::json!(["fixed", 0]),
+        ours: Ours::Refused("not_positive"),
+        why: "a partitioner is checked when it is made; TensorFlow's answers 0, and a variable is refused",
+    },
+    Decision {
+        ids: &["parameter_server/misuse/"],
+        when: |case| case.args["partitioner"] == serde_json::json!(["returns", [3, 1, 1]]),
+        ours: Ours::Refused("bad_partition"),
+        why: "a partition has one number of parts for each axis; TensorFlow looks at the first axis alone",
+    },
+    Decision {
+        ids: &[
+            "parameter_server/lookup_out_of_range/",
+            "parameter_server/read_rows/",
+            "parameter_server/scatter_shape/",
+        ],
+        when: servers::is_told_later,
+        ours: Ours::Instead(servers::told_later),
+        why: "a closure is not traced: its reads and updates are refused where it runs, and `join` and `fetch` say so; \
+              TensorFlow's `schedule` refuses",
+    },
+    Decision {
+        ids: &["parameter_server/assign/", "parameter_server/assign_add/", "parameter_server/assign_sub/"],
+        when: servers::is_better,
+        ours: Ours::Alternative,
+        why: "an update with too few or too many rows is refused whole; TensorFlow writes the first shards before it refuses, \
+              or drops rows",
+    },
+    Decision {
+        ids: &["parameter_server/variable_argument/"],
+        when: servers::is_better,
+        ours: Ours::Alternative,
+        why: "a variable that is an argument is the same variable; TensorFlow looks up among its shards",
+    },
+    Decision {
+        ids: &["parameter_server/error/", "parameter_server/error_among_many/"],
+        when: servers::is_better,
+        ours: Ours::Alternative,
+        why: "a closure that failed leaves no effect; TensorFlow's do, now and then",
+    },
+    Decision {
+        ids: &["parameter_server/dataset/"],
+        when: servers::is_better,
+        ours: Ours::Alternative,
+        why: "a closure that failed has taken no element; TensorFlow's iterator has gone on",
+    },
+    Decision {
+        ids: &["parameter_server/fetch/"],
+        when: servers::is_better,
+        ours: Ours::Alternative,
+        why: "None is a value like any other; TensorFlow's coordinator fails when it copies it",
+    },
+    Decision {
+        ids: &["parameter_server/scatter_shape/"],
+        when: servers::scatters_a_scalar,
+        ours: Ours::Instead(servers::refused_scatter),
+        why: "a scatter has a row for each index; TensorFlow takes one number for all rows, if the variable is not divided",
+    },
+    Decision {
+        ids: &["parameter_server/fetch/"],
+        when: servers::has_result_as_argument,
+        ours: Ours::Instead(servers::both_ready),
+        why: "a closure may have the result of another one as an argument, and waits for it",
+    },
 ];
 
 impl Decision {
@@ -442,6 +522,7 @@ impl Ours {
             Ours::AllBatches => "all batches".to_owned(),
             Ours::Instead(_) => "another answer".to_owned(),
             Ours::Differentiated => "differentiated".to_owned(),
+            Ours::Alternative => "the alternative".to_owned(),
             Ours::NotExpressible => "not expressible".to_owned(),
         }
     }
@@ -450,7 +531,9 @@ impl Ours {
     pub(crate) fn differs(&self, case: &Case, answer: &Answer) -> Option<String> {
         match (self, answer) {
             (Ours::Refused(expected), Err(Stop::Refused(error))) if kind(error) == *expected => None,
+            (Ours::Refused(expected), Err(Stop::OfSpec(kind))) if kind == expected => None,
             (Ours::NotExpressible, Err(Stop::NotExpressible)) => None,
+            (Ours::Alternative, answer) => case.differs_from_alternative(answer),
             (Ours::Specified, Ok(found)) => variables::specified(case).difference(found, 0),
             (Ours::AllBatches, Ok(Value::Dict(parts))) => datasets::all_batches(case).difference(&parts["steps"], 0),
             (Ours::Instead(ours), Ok(found)) => case.with_parts(ours(case)).difference(found, 0),

@@ -24,7 +24,8 @@ fn static_shapes_refuse_the_listed_vectors_and_no_others() {
     for on_messages in [false, true] {
         let mut refused = String::new();
         let mut failures = Vec::new();
-        for name in FILES {
+        // The spec answers those of parameter servers, without a strategy.
+        for name in FILES.into_iter().filter(|&name| name != "parameter_server") {
             for mut case in cases(name, &mut vec![0; NOT_JUDGED.len()]) {
                 (case.on_messages, case.static_shapes) = (on_messages, true);
                 let answer = answer(&case);
