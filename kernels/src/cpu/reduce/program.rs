@@ -30,6 +30,13 @@ pub(super) struct Step {
     pub(super) room: Option<usize>,
 }
 
+impl Step {
+    /// Whether the operands are the first sources, in their order.
+    pub(super) fn takes_sources_in_order(&self) -> bool {
+        self.operands.iter().enumerate().all(|(place, operand)| *operand == Operand::Source(place))
+    }
+}
+
 /// The steps of a tree, in order.
 #[derive(Debug, Default)]
 pub(super) struct Program {

@@ -158,6 +158,13 @@ impl Shape {
         let count = self.reducer.elements(count);
         let read: usize = self.parts.iter().map(|&part| self.bytes(part)).sum();
         let of = count * (read + targets.len() * target_bytes);
+        if let [step] = &self.program.steps[..]
+            && step.takes_sources_in_order()
+        {
+            let how = (CacheHints { from: locality(flow.from, step), past: flow.past }, of);
+            // SAFETY: the caller vouches for the sources and targets.
+            return unsafe { kernel.step(step.from, sources, targets, count, divisor, how) };
+        }
         let mut memory: Vec<MaybeUninit<RoomLine>> = Vec::with_capacity(self.program.rooms * ROOM_LINES);
         let rooms: *mut u8 = memory.as_mut_ptr().cast();
         // SAFETY: a room has its lines in the memory.
