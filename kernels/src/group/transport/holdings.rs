@@ -1,4 +1,4 @@
-//! What ranks hold that have different numbers of contributions to a reduction.
+//! Holdings of ranks that have different numbers of contributions to a reduction.
 
 use crate::{
     cpu::{
