@@ -12,7 +12,7 @@ use super::{
     posted_call::PostedCall,
     sharing::Sharing,
     staging::{BufferRef, Shown},
-    transport::{Held, Holdings, Input, Last, in_windows},
+    transport::{Holdings, Input, Last, OwnHoldings, in_windows},
 };
 use crate::{
     cpu::reduce::{Node, Reducer, Source},
@@ -212,7 +212,7 @@ fn false_runs_and_nodes_harm_no_other_rank() {
         let holdings = |runs: &[Range<usize>]| Holdings::new(&reducer, 3, runs.iter().cloned());
         let (mut runs, mut known) = (Vec::new(), None);
         let call = || {
-            let held = Held { nodes: &[], last: Last::InPlace(memory.as_buf_mut()) };
+            let held = OwnHoldings { nodes: &[], last: Last::InPlace(memory.as_buf_mut()) };
             let (of_all, known) = ((&reducer, count, Targets::All), &mut known);
             victim.step(&signature).divided_holdings(of_all, 0..1, Some(held), &mut runs, move |runs| {
                 *known = holdings(runs);

@@ -91,5 +91,5 @@ pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted_call::PostedCall;
 pub use step::Step;
-pub use transport::{Held, Holdings, Last};
+pub use transport::{Holdings, Last, OwnHoldings};
 pub use waiter::KeepWaiting;

@@ -18,7 +18,7 @@ use crate::{Communicator, Error, Result};
 use consonance_kernels::{
     cpu::reduce::{Accumulation, Node, Source, nodes},
     digest::mix,
-    group::{Held, Last, Reason, plan::Targets},
+    group::{Last, OwnHoldings, Reason, plan::Targets},
     memory::{BufMut, HostBufMut, HostMemory, Space},
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
@@ -266,8 +266,8 @@ impl Communicator {
             (_, None) => Targets::All,
         };
         let (reducer, count, run, of) = (sum.reducer(), sum.count(), sum.run(), sum.of());
-        let held = last.map(|last| Held { nodes: sum.values(), last });
-        let step = LeavesStep { reducer, count, targets, run, of, held, runs, known };
+        let own = last.map(|last| OwnHoldings { nodes: sum.values(), last });
+        let step = LeavesStep { reducer, count, targets, run, of, own, runs, known };
         call.signed(call.kind, call.input, |signature, agreement| {
             self.leaves_step(step, count * call.input.size(), signature, agreement)
         })

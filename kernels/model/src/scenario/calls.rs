@@ -4,7 +4,7 @@ use crate::{
     cpu::reduce::Reducer,
     data::Data,
     group::{
-        Abort, Endpoint, Fault, Held, Holdings, Last, Payloads, PeerBuffers, Reason,
+        Abort, Endpoint, Fault, Holdings, Last, OwnHoldings, Payloads, PeerBuffers, Reason,
         plan::{Chunking, Targets},
     },
     memory::{HostBuf, HostBufMut},
@@ -116,7 +116,7 @@ pub(super) fn sum_holdings(
     });
     last.write().iter_mut().zip(0..).for_each(|(element, index)| *element = value(rank, call, index));
     let nodes = kept.map_or(&[][..], |node| HostBuf::from(node).as_bytes());
-    let held = Held { nodes, last: Last::InPlace(HostBufMut::from(last.share())) };
+    let held = OwnHoldings { nodes, last: Last::InPlace(HostBufMut::from(last.share())) };
     let run = |rank: usize| each * rank..each * (rank + 1);
     let of = each * endpoint.world().size();
     let holdings = Holdings::new(&Reducer, of, (0..endpoint.world().size()).map(run)).expect("runs of all");

@@ -429,6 +429,6 @@ fn most_before(participant: &Participant, words: &[u64]) -> usize {
     participant.topology().most_before(words.len()).unwrap_or_else(|| panic!("payload of {} words", words.len()))
 }
 
-mod held;
+mod holdings;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;

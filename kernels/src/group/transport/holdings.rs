@@ -10,7 +10,7 @@ use crate::{
 use std::ops::Range;
 
 /// The parts that a rank shows of its contributions to a reduction.
-pub struct Held<'a> {
+pub struct OwnHoldings<'a> {
     /// The accumulators of the [nodes](crate::cpu::reduce::nodes) of all but the last, one node
     /// after the other.
     pub nodes: &'a [u8],

@@ -2,7 +2,7 @@
 
 mod divided;
 mod holdings;
-mod held;
+mod holdings_step;
 mod in_place;
 mod staged;
 #[cfg(all(test, target_os = "linux"))]
@@ -10,8 +10,8 @@ mod tests;
 mod two_shot;
 
 pub(super) use divided::Divided;
-pub(super) use held::HeldStep;
-pub use holdings::{Held, Holdings, Last};
+pub use holdings::{Holdings, Last, OwnHoldings};
+pub(super) use holdings_step::HoldingsStep;
 pub(super) use in_place::divided_in_place;
 pub(super) use staged::{Input, Showing, in_windows};
 pub(super) use two_shot::divided_on_stage;

@@ -6,7 +6,7 @@ use crate::{
         reduce::{Accumulation, Reducer},
     },
     group::{
-        Held, Holdings, Last,
+        Holdings, Last, OwnHoldings,
         end::abort::Fault,
         endpoint::Endpoint,
         payloads::Payloads,
@@ -255,7 +255,7 @@ fn contributions_of_any_number_are_folded_where_all_reach_them() {
                     Targets::Root(root) if root != rank => Last::ToRead(data.into_buf()),
                     Targets::All | Targets::Own | Targets::Root(_) => Last::InPlace(data),
                 };
-                let held = Some(Held { nodes: sum.values(), last });
+                let held = Some(OwnHoldings { nodes: sum.values(), last });
                 let holdings = Holdings::new(&reducer, of, runs.iter().cloned()).unwrap();
                 let mut told = Vec::new();
                 let step = endpoint.step(&signature);

@@ -2,7 +2,7 @@
 
 use consonance_kernels::{
     cpu::reduce::Reducer,
-    group::{Held, Holdings, plan::Targets},
+    group::{Holdings, OwnHoldings, plan::Targets},
 };
 use std::{fmt, ops::Range};
 
@@ -16,7 +16,7 @@ pub struct LeavesStep<'a> {
     pub(crate) run: Range<usize>,
     pub(crate) of: usize,
     /// The parts of them that this rank shows, if it can.
-    pub(crate) held: Option<Held<'a>>,
+    pub(crate) own: Option<OwnHoldings<'a>>,
     /// Room for the runs of all ranks.
     pub(crate) runs: &'a mut Vec<Range<usize>>,
     /// The holdings at the last call.

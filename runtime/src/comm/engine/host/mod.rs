@@ -292,13 +292,13 @@ impl Engine for Host {
     }
 
     fn reduce_leaves(&mut self, step: LeavesStep<'_>, signature: &Signature, name: Kind) -> Result<bool, Failure> {
-        let LeavesStep { reducer, count, targets, run, of, held, runs, known } = step;
+        let LeavesStep { reducer, count, targets, run, of, own, runs, known } = step;
         let waited = self.settle(name, None)?;
         self.endpoint.begin_call();
         self.endpoint.add_wait(waited);
         let step = self.endpoint.step(signature);
         let of_all = (reducer, count, targets);
-        let done = step.divided_holdings(of_all, run, held, runs, move |runs| Known::of(known, reducer, of, runs));
+        let done = step.divided_holdings(of_all, run, own, runs, move |runs| Known::of(known, reducer, of, runs));
         self.hear_late();
         done.map_err(|fault| self.group_failure(fault, name))
     }

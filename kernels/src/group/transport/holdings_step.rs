@@ -13,24 +13,24 @@ use crate::group::{
 use std::ptr;
 
 /// A rank that has arrived at such a step, and can read the words of all.
-pub(in crate::group) struct HeldStep<'s> {
+pub(in crate::group) struct HoldingsStep<'s> {
     pub(in crate::group) sharing: Sharing<'s>,
 }
 
-impl<'s> HeldStep<'s> {
-    /// Arrives: tells `words`, and shows the nodes, of `held_bytes` bytes, and the place of the
+impl<'s> HoldingsStep<'s> {
+    /// Arrives: tells `words`, and shows the nodes, of `node_bytes` bytes, and the place of the
     /// last contribution and of the result. Ranks of several processes see them only in a heap.
     ///
     /// # Safety
-    /// The input is valid for reads of `held_bytes` bytes. The output is null, or valid for reads
+    /// The input is valid for reads of `node_bytes` bytes. The output is null, or valid for reads
     /// of `count` elements; where this rank receives, for writes, too. Both are so until the step
     /// is done, they are disjoint, and no other code writes them or accesses a target.
     pub(in crate::group) unsafe fn arrive(
         participant: &'s mut Participant,
         step: &Divided<'s>,
         words: &'s [u64],
-        held_bytes: usize,
-    ) -> Result<HeldStep<'s>, Fault> {
+        node_bytes: usize,
+    ) -> Result<HoldingsStep<'s>, Fault> {
         let Divided { signature, input, output, .. } = *step;
         let receives = step.targets == Targets::Own || step.targets.reach(participant.world().rank());
         participant.prepare(step.bytes())?;
@@ -40,7 +40,7 @@ impl<'s> HeldStep<'s> {
             Some(staging) => {
                 let word =
                     |place: Option<usize>| BufferRef { place: place.map(Shown::Heap), reads: false }.to_word::<u8>();
-                let nodes = staging.find(input, held_bytes, false);
+                let nodes = staging.find(input, node_bytes, false);
                 let output = staging.find(output.cast_const(), step.bytes(), true);
                 if let Some(start) = output.filter(|_| receives) {
                     open[OUTPUT] = start..start + step.output_bytes();
@@ -51,7 +51,7 @@ impl<'s> HeldStep<'s> {
         let payload = Inline::new(&[], words);
         let shared = Arrival::shared(signature, step.kind().access(), step.bytes(), input, output);
         let arrival = Arrival { payload, awaited: payload.bytes(), ..shared };
-        Ok(HeldStep { sharing: Sharing::arrive(participant, &arrival, open)? })
+        Ok(HoldingsStep { sharing: Sharing::arrive(participant, &arrival, open)? })
     }
 
     /// Ends the step: no rank reads any data.
@@ -68,11 +68,11 @@ impl<'s> HeldStep<'s> {
     ///
     /// # Safety
     /// Every rank of this process has shown what it holds, and its places, as
-    /// [`arrive`](HeldStep::arrive) says.
+    /// [`arrive`](HoldingsStep::arrive) says.
     pub(in crate::group) unsafe fn fold(self, step: &Divided<'_>, holdings: &Holdings) -> Result<bool, Fault> {
-        let HeldStep { sharing } = self;
+        let HoldingsStep { sharing } = self;
         if !locate(sharing.participant, step, holdings)? {
-            HeldStep { sharing }.end();
+            HoldingsStep { sharing }.end();
             return Ok(false);
         }
         let participant = &mut *sharing.participant;
@@ -90,7 +90,7 @@ impl<'s> HeldStep<'s> {
 fn locate(participant: &mut Participant, step: &Divided<'_>, holdings: &Holdings) -> Result<bool, Fault> {
     let Participant { meeting, staging, addresses: Addresses { inputs, outputs, .. }, .. } = participant;
     let member = meeting.member();
-    let held = |rank: usize| holdings.nodes(rank).saturating_mul(step.reducer.accumulator_bytes(step.count));
+    let node_bytes = |rank: usize| holdings.nodes(rank).saturating_mul(step.reducer.accumulator_bytes(step.count));
     let needs_output =
         |rank: usize| holdings.of(rank).has_leaf || step.targets == Targets::Own || step.targets.reach(rank);
     inputs.clear();
@@ -110,9 +110,9 @@ fn locate(participant: &mut Participant, step: &Divided<'_>, holdings: &Holdings
     };
     let places: Option<Vec<[Option<usize>; 2]>> = (meeting.descriptors().enumerate())
         .map(|(rank, descriptor)| {
-            let input = heap(descriptor.input(), held(rank));
+            let input = heap(descriptor.input(), node_bytes(rank));
             let output = heap(descriptor.output().cast_const(), step.bytes());
-            let is_there = (held(rank) == 0 || input.is_some()) && (!needs_output(rank) || output.is_some());
+            let is_there = (node_bytes(rank) == 0 || input.is_some()) && (!needs_output(rank) || output.is_some());
             is_there.then_some([input, output])
         })
         .collect();
@@ -122,7 +122,7 @@ fn locate(participant: &mut Participant, step: &Divided<'_>, holdings: &Holdings
             Some(byte) => staging.heaps.address(member, rank, which, byte, bytes),
             None => Ok(None),
         };
-        inputs.push(address(INPUT, input, held(rank))?.unwrap_or(ptr::null_mut()).cast_const());
+        inputs.push(address(INPUT, input, node_bytes(rank))?.unwrap_or(ptr::null_mut()).cast_const());
         outputs.push(address(OUTPUT, output, step.bytes())?.unwrap_or(ptr::null_mut()));
     }
     Ok(true)

@@ -8,7 +8,7 @@ use crate::{
         payloads::Payloads,
         plan::Targets,
         post::Places,
-        transport::{Divided, Held, HeldStep, Holdings, Last},
+        transport::{Divided, Holdings, HoldingsStep, Last, OwnHoldings},
     },
 };
 use std::{ops::Range, ptr};
@@ -36,7 +36,7 @@ impl Step<'_> {
         self,
         (reducer, count, targets): (&Reducer, usize, Targets),
         run: Range<usize>,
-        held: Option<Held<'_>>,
+        own: Option<OwnHoldings<'_>>,
         runs: &mut Vec<Range<usize>>,
         agree: impl FnOnce(&[Range<usize>]) -> Option<&'h Holdings>,
     ) -> Result<bool, Fault> {
@@ -46,7 +46,7 @@ impl Step<'_> {
         let world = participant.world();
         let receives = targets == Targets::Own || targets.reach(world.rank());
         let (mut input, mut output, mut told) = (ptr::null(), ptr::null_mut(), NOTHING);
-        if let Some(Held { nodes, mut last }) = held {
+        if let Some(OwnHoldings { nodes, mut last }) = own {
             let is = match &mut last {
                 Last::InPlace(data) => {
                     assert_eq!(reducer.input(), reducer.output(), "a result in place");
@@ -64,10 +64,10 @@ impl Step<'_> {
         }
         let words = [run.start as u64, run.end as u64, told];
         let step = Divided { signature, reducer, targets, input, count, output, holdings: None };
-        let held_bytes = if told == NOTHING { 0 } else { told as usize };
+        let own_bytes = if told == NOTHING { 0 } else { told as usize };
         // SAFETY: the nodes and the contribution are borrowed until this returns, the latter
         // exclusively where this rank receives. So they are disjoint.
-        let arrived = unsafe { HeldStep::arrive(participant, &step, &words, held_bytes)? };
+        let arrived = unsafe { HoldingsStep::arrive(participant, &step, &words, own_bytes)? };
         let payloads = payloads(arrived.sharing.participant, signature, Places::Swapped, size_of_val(&words), 0);
         // The data are not in the payload, however few.
         let payloads = Payloads { most_bytes: 0, ..payloads };
