@@ -647,7 +647,7 @@ fn words_in_pieces_or_without_a_meaning_harm_no_other_link() {
 fn prepared<R: Send>(go_on: impl Fn(usize, Preparing) -> R + Sync) -> (Vec<R>, Result<Met, NotMet>) {
     let mut hosts = hosts(&addresses(3));
     hosts[..2].iter_mut().for_each(|host| host.greeting.generation = 2);
-    let (seen, go_on) = ([const { AtomicU64::new(0) }; 2], &go_on);
+    let (seen, agreed, go_on) = ([const { AtomicU64::new(0) }; 2], AtomicU64::new(0), &go_on);
     thread::scope(|scope| {
         let new = scope.spawn(|| meet(&hosts[2], Instant::now() + Duration::from_secs(3), |_| {}));
         let left = |own: usize| {
@@ -658,6 +658,12 @@ fn prepared<R: Send>(go_on: impl Fn(usize, Preparing) -> R + Sync) -> (Vec<R>, R
             {
                 assert!(Instant::now() < until, "all three are here");
                 seen[own].store(preparing.look(Duration::from_millis(20)).unwrap_or(0), Ordering::SeqCst);
+            }
+            // The other one may look once more: this one is here until it has agreed, too.
+            agreed.fetch_add(1, Ordering::SeqCst);
+            while agreed.load(Ordering::SeqCst) < 2 {
+                assert!(Instant::now() < until, "the other one agrees");
+                thread::yield_now();
             }
             go_on(own, preparing)
         };
