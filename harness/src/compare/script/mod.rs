@@ -3,11 +3,16 @@
 mod part;
 mod leaves;
 
-pub use part::{Part, given, parts};
+pub use part::{Part, given};
 
-use super::{Verdict, kept};
-use crate::{cases::Script, subjects::Group};
+use super::{Verdict, kept, with_type};
+use crate::{
+    cases::{Collective, Script},
+    sample::Sample,
+    subjects::Group,
+};
 use consonance::{Communicator, Error, Pending};
+use consonance_spec::{DType, for_each_dtype};
 use std::time::Duration;
 
 /// The time that a rank waits for another. No case should reach it, however busy the machine is.
@@ -45,6 +50,18 @@ pub(crate) fn by_rank(script: &Script) -> Vec<Vec<Box<dyn Part>>> {
         by_rank.iter_mut().zip(parts(call, script.size)).for_each(|(calls, part)| calls.push(part));
     }
     by_rank
+}
+
+/// Returns every rank's part of `call`.
+pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+    for_each_dtype!(with_type call.dtype, parts_of(call, size);)
+}
+
+fn parts_of<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
+    match &call.runs {
+        None => part::parts_of::<T>(call, size),
+        Some(runs) => leaves::parts::<T>(call, runs),
+    }
 }
 
 /// Starts all calls in one scope and returns the result of each.

@@ -1,7 +1,6 @@
 //! One rank's part of a collective: its buffers before the call, and their expected contents after
 //! it.
 
-use super::{super::with_type, leaves};
 use crate::{
     calls::{self, Call, Elements},
     cases::{Buffer, Collective, Counts},
@@ -10,9 +9,8 @@ use crate::{
 use consonance::{Communicator, Error, Pending, Scope};
 use consonance_kernels::digest::mix;
 use consonance_spec::{
-    Class, DType, Extent, Flow, Kind, ReduceOp, Work,
+    Class, Extent, Flow, Kind, ReduceOp, Work,
     collective::{self, Error as SpecError},
-    for_each_dtype,
 };
 use std::ops::Range;
 
@@ -35,15 +33,8 @@ pub trait Part: Send {
     fn untouched(&self) -> Result<(), String>;
 }
 
-/// Returns every rank's part of `call`.
-pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
-    for_each_dtype!(with_type call.dtype, typed_parts(call, size);)
-}
-
-fn typed_parts<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
-    if let Some(runs) = &call.runs {
-        return leaves::parts::<T>(call, runs);
-    }
+/// Returns every rank's part of a call to which each brings one contribution, of elements of `T`.
+pub(super) fn parts_of<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
     let contributions: Vec<Vec<T>> =
         (0..size).map(|rank| sample(mix(call.seed, rank as u64), given(call, size, rank))).collect();
     let means = call.op == ReduceOp::Mean && matches!(T::DTYPE.class(), Class::Signed | Class::Unsigned);
