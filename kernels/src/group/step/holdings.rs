@@ -30,8 +30,8 @@ impl Step<'_> {
     /// See [`Fault`].
     ///
     /// # Panics
-    /// If a buffer does not fit the reducer or `count`, or if the signature has another operation
-    /// or dtype than the reducer.
+    /// If a buffer does not fit the reducer or `count`, or if the signature or the holdings have
+    /// another operation or dtype than the reducer.
     pub fn divided_holdings<'h>(
         self,
         (reducer, count, targets): (&Reducer, usize, Targets),
@@ -77,6 +77,7 @@ impl Step<'_> {
         runs.extend(all.iter().map(|&[start, end, _]| start as usize..end as usize));
         let node_bytes = reducer.accumulator_bytes(count);
         let shows = |holdings: &Holdings| {
+            assert_eq!(holdings.reduces(), (reducer.op(), reducer.input()), "holdings of this reducer");
             let fits = |rank: usize| holdings.nodes(rank).saturating_mul(node_bytes) as u64 == all[rank][2];
             (0..world.size()).all(fits)
         };

@@ -7,6 +7,7 @@ use crate::{
     },
     memory::{HostBuf, HostBufMut},
 };
+use consonance_spec::{DType, ReduceOp};
 use std::ops::Range;
 
 /// The parts that a rank shows of its contributions to a reduction.
@@ -30,6 +31,8 @@ pub enum Last<'a> {
 /// contributions: see [`Step::divided_holdings`](crate::group::Step::divided_holdings).
 #[derive(Debug)]
 pub struct Holdings {
+    op: ReduceOp,
+    dtype: DType,
     shape: Shape,
     /// The number of contributions of all ranks.
     leaves: u64,
@@ -58,7 +61,13 @@ impl Holdings {
             sources.extend(first.into_iter().map(Node::kept));
             sources.extend(last.map(|last| Node { leaves: last..last + 1, part: Part::Elements }));
         }
-        Some(Holdings { shape: reducer.shape(of, &sources)?, leaves: of as u64, each })
+        let (op, dtype) = (reducer.op(), reducer.input());
+        Some(Holdings { op, dtype, shape: reducer.shape(of, &sources)?, leaves: of as u64, each })
+    }
+
+    /// Returns the operation, and the element type of the contributions.
+    pub(in crate::group) fn reduces(&self) -> (ReduceOp, DType) {
+        (self.op, self.dtype)
     }
 
     /// Returns what this rank holds.
