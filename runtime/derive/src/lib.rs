@@ -20,19 +20,27 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
             None => Member::Unnamed(Index { index: index as u32, span: field.span() }),
         })
         .collect();
-    let keys = members.iter().map(|member| match member {
-        Member::Named(name) => name.unraw().to_string(),
-        Member::Unnamed(index) => index.index.to_string(),
-    });
+    let keys = || {
+        members.iter().map(|member| match member {
+            Member::Named(name) => name.unraw().to_string(),
+            Member::Unnamed(index) => index.index.to_string(),
+        })
+    };
     // The span of the field's type, so that the compiler reports a field that is no nest at that
     // field. Names are still resolved at the derive.
     let spans: Vec<_> =
         data.fields.iter().map(|field| field.ty.span().resolved_at(proc_macro::Span::call_site().into())).collect();
-    let takes = (members.iter().zip(keys).zip(&spans)).map(|((member, key), &span)| {
+    let takes = (members.iter().zip(keys()).zip(&spans)).map(|((member, key), &span)| {
         quote_spanned! { span => ::consonance::Nest::take_leaves(&mut self.#member, &at.join(#key), leaves); }
     });
     let puts = members.iter().zip(&spans).map(|(member, &span)| {
         quote_spanned! { span => ::consonance::Nest::put_leaves(&mut self.#member, leaves)?; }
+    });
+    let writes = (members.iter().zip(keys()).zip(&spans)).map(|((member, key), &span)| {
+        quote_spanned! { span => ::consonance::Nest::write(&mut self.#member, &at.join(#key), to)?; }
+    });
+    let reads = members.iter().zip(&spans).map(|(member, &span)| {
+        quote_spanned! { span => #member: ::consonance::Nest::read(from)?, }
     });
     for parameter in input.generics.type_params_mut() {
         parameter.bounds.push(parse_quote!(::consonance::Nest));
@@ -55,6 +63,19 @@ pub fn derive_nest(input: TokenStream) -> TokenStream {
             ) -> ::consonance::Result<()> {
                 #(#puts)*
                 ::core::result::Result::Ok(())
+            }
+
+            fn write(
+                &mut self,
+                at: &::consonance::nest::Path,
+                to: &mut ::consonance::nest::NestWriter,
+            ) -> ::consonance::Result<()> {
+                #(#writes)*
+                ::core::result::Result::Ok(())
+            }
+
+            fn read(from: &mut ::consonance::nest::NestReader<'_>) -> ::consonance::Result<Self> {
+                ::core::result::Result::Ok(#name { #(#reads)* })
             }
         }
     }

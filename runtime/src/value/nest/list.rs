@@ -1,6 +1,6 @@
 //! Lists of elements: a `Vec` or an array of numbers is one tensor, not a nest of numbers.
 
-use super::{Leaf, Nest, Path, Value, dense};
+use super::{Leaf, Nest, NestReader, NestWriter, Path, Value, dense, sent};
 use crate::{Error, Result, Tensor, error::NEST};
 use consonance_kernels::cpu::copy::copy_own;
 use consonance_spec::Element;
@@ -21,6 +21,18 @@ pub struct Elements<N> {
     fill: fn(&mut [N], &Tensor) -> Option<()>,
     /// Makes values of the tensor. Elements stay where they are if no other tensor shares them.
     unpack: fn(Tensor) -> Option<Vec<N>>,
+}
+
+impl<N> Elements<N> {
+    /// Returns the name of a list of such values.
+    pub(super) fn list_name(&self) -> String {
+        format!("Vec<{}>", (self.name)())
+    }
+
+    /// Makes values of a tensor; `None` if it is not of their dtype and shape.
+    pub(super) fn unpacked(&self, tensor: Tensor) -> Option<Vec<N>> {
+        (self.unpack)(tensor)
+    }
 }
 
 impl<T: Element> Elements<T> {
@@ -98,8 +110,22 @@ impl<N: Nest> Nest for Vec<N> {
         let Some(elements) = N::ELEMENTS else { return put_each(self, leaves) };
         let (path, tensor) = dense(leaves.next())?;
         let spec = tensor.spec();
-        *self = (elements.unpack)(tensor).ok_or_else(|| other(&path, &spec, format!("Vec<{}>", (elements.name)())))?;
+        *self = (elements.unpack)(tensor).ok_or_else(|| other(&path, &spec, elements.list_name()))?;
         Ok(())
+    }
+
+    fn write(&mut self, at: &Path, to: &mut NestWriter) -> Result<()> {
+        match N::ELEMENTS {
+            Some(elements) => to.tensor(&(elements.pack)(mem::take(self))),
+            None => sent::write_each(self, at, to),
+        }
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<Vec<N>> {
+        match N::ELEMENTS {
+            Some(elements) => sent::read_elements(&elements, from),
+            None => sent::read_each(from),
+        }
     }
 }
 
@@ -122,6 +148,21 @@ impl<N: Nest, const COUNT: usize> Nest for [N; COUNT] {
         let name = || format!("[{}; {COUNT}]", (elements.name)());
         (elements.fill)(self, &tensor).ok_or_else(|| other(&path, &tensor.spec(), name()))
     }
+
+    fn write(&mut self, at: &Path, to: &mut NestWriter) -> Result<()> {
+        match N::ELEMENTS {
+            Some(elements) => to.tensor(&(elements.copy)(self)),
+            None => sent::write_each(self, at, to),
+        }
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<[N; COUNT]> {
+        let nests = match N::ELEMENTS {
+            Some(elements) => sent::read_elements(&elements, from)?,
+            None => sent::read_each(from)?,
+        };
+        nests.try_into().map_err(|_| sent::malformed("a list is not as long as its array"))
+    }
 }
 
 impl<N: Nest> Nest for Option<N> {
@@ -131,6 +172,15 @@ impl<N: Nest> Nest for Option<N> {
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
         put_each(self.as_mut_slice(), leaves)
+    }
+
+    fn write(&mut self, at: &Path, to: &mut NestWriter) -> Result<()> {
+        to.number(u64::from(self.is_some()));
+        self.as_mut().map_or(Ok(()), |nest| nest.write(&at.join(0), to))
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<Option<N>> {
+        Ok(if from.flag()? { Some(N::read(from)?) } else { None })
     }
 }
 

@@ -2,11 +2,14 @@
 
 mod list;
 pub(crate) mod path;
+pub(crate) mod sent;
 mod signature;
 
 #[doc(hidden)]
 pub use list::Elements;
 pub use path::Path;
+#[doc(hidden)]
+pub use sent::{NestReader, NestWriter};
 pub(crate) use signature::{NestSignature, Structure};
 
 use crate::{
@@ -15,7 +18,7 @@ use crate::{
     value::indexed_slices,
 };
 use consonance_spec::for_each_dtype;
-use std::{collections::BTreeMap, fmt, mem};
+use std::{any::type_name, collections::BTreeMap, fmt, mem};
 
 /// A tensor, a number, a list of numbers, [`IndexedSlices`], or a tuple, list, map, `Option` or
 /// struct of nests.
@@ -68,6 +71,26 @@ pub trait Nest: Sized {
     /// its own.
     #[doc(hidden)]
     const ELEMENTS: Option<Elements<Self>> = None;
+
+    /// Writes the value for another process: the lengths of lists, the keys of maps, the options
+    /// that are there, and the leaves in between.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a value that cannot be sent.
+    #[doc(hidden)]
+    fn write(&mut self, at: &Path, _: &mut NestWriter) -> Result<()> {
+        Err(sent::refused(at, type_name::<Self>()))
+    }
+
+    /// Makes a value of what [`write`](Nest::write) has written.
+    ///
+    /// # Errors
+    /// [`Error::System`] if it has written something else; [`Error::InvalidCall`] for a value that
+    /// cannot be sent.
+    #[doc(hidden)]
+    fn read(_: &mut NestReader<'_>) -> Result<Self> {
+        Err(sent::refused(&Path::default(), type_name::<Self>()))
+    }
 }
 
 /// One leaf of a nest.
@@ -197,6 +220,14 @@ impl Nest for Tensor {
         *self = dense(leaves.next())?.1;
         Ok(())
     }
+
+    fn write(&mut self, _: &Path, to: &mut NestWriter) -> Result<()> {
+        to.tensor(self)
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<Tensor> {
+        from.tensor()
+    }
 }
 
 impl Nest for IndexedSlices {
@@ -217,6 +248,14 @@ impl Nest for IndexedSlices {
             }
             None => Err(too_few()),
         }
+    }
+
+    fn write(&mut self, _: &Path, to: &mut NestWriter) -> Result<()> {
+        to.slices(self)
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<IndexedSlices> {
+        from.slices()
     }
 }
 
@@ -249,6 +288,15 @@ macro_rules! nest_of_scalar {
                     *self = tensor.item().map_err(|_| list::other(&path, &tensor.spec(), name()))?;
                     Ok(())
                 }
+
+                fn write(&mut self, _: &Path, to: &mut NestWriter) -> Result<()> {
+                    to.tensor(&Tensor::from(*self))
+                }
+
+                fn read(from: &mut NestReader<'_>) -> Result<$type> {
+                    let tensor = from.tensor()?;
+                    tensor.item().map_err(|_| sent::malformed(concat!("a tensor is no number of type ", $name)))
+                }
             }
         )*
     };
@@ -256,7 +304,7 @@ macro_rules! nest_of_scalar {
 
 for_each_dtype!(nest_of_scalar);
 
-impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
+impl<K: fmt::Display + Ord + 'static, N: Nest> Nest for BTreeMap<K, N> {
     fn take_leaves(&mut self, at: &Path, leaves: &mut Vec<Leaf>) {
         for (key, nest) in self {
             nest.take_leaves(&at.join(key), leaves);
@@ -265,6 +313,23 @@ impl<K: fmt::Display + Ord, N: Nest> Nest for BTreeMap<K, N> {
 
     fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
         self.values_mut().try_for_each(|nest| nest.put_leaves(leaves))
+    }
+
+    fn write(&mut self, at: &Path, to: &mut NestWriter) -> Result<()> {
+        to.number(self.len() as u64);
+        self.iter_mut().try_for_each(|(key, nest)| {
+            to.text(&key.to_string());
+            nest.write(&at.join(key), to)
+        })
+    }
+
+    fn read(from: &mut NestReader<'_>) -> Result<BTreeMap<K, N>> {
+        let count = from.count()?;
+        let mut map = BTreeMap::new();
+        for _ in 0..count {
+            map.insert(sent::key(from.text()?)?, N::read(from)?);
+        }
+        Ok(map)
     }
 }
 
@@ -305,6 +370,18 @@ macro_rules! nest_of_tuple {
                 fn put_leaves(&mut self, leaves: &mut dyn Iterator<Item = Leaf>) -> Result<()> {
                     $(self.$index.put_leaves(leaves)?;)*
                     Ok(())
+                }
+
+                #[allow(unused_variables, reason = "as above")]
+                fn write(&mut self, at: &Path, to: &mut NestWriter) -> Result<()> {
+                    $(self.$index.write(&at.join($index), to)?;)*
+                    Ok(())
+                }
+
+                #[allow(unused_variables, reason = "as above")]
+                #[allow(clippy::unused_unit, reason = "the empty tuple")]
+                fn read(from: &mut NestReader<'_>) -> Result<Self> {
+                    Ok(($($nest::read(from)?,)*))
                 }
             }
         )*
