@@ -6,7 +6,7 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 24] = [
+const FOUND_BY: [(&str, &str); 26] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
@@ -29,6 +29,8 @@ const FOUND_BY: [(&str, &str); 24] = [
     ("refused", "messages, two mismatches"),
     ("mail", "messages"),
     ("letter", "letters"),
+    ("overtaken", "versions"),
+    ("version", "versions"),
     ("entry", "wake"),
     ("entry_id", "wake"),
 ];
@@ -223,6 +225,15 @@ fn waits_for_the_wrong_state_are_found() {
             "sleeper(rank).progress.load(",
             1,
             "chain of waits",
+        ),
+        ("a write is not seen to begin", "shm/version.rs", "word.store(version | 1", -1, "versions"),
+        ("a write ends in an odd version", "shm/version.rs", "word.store(version.wrapping_add(1)", 1, "versions"),
+        (
+            "a copy of two versions is kept",
+            "shm/version.rs",
+            "self.word.load(Ordering::Relaxed) == version",
+            -1,
+            "versions",
         ),
         ("a signal is not counted", "sync/wait.rs", "count.fetch_add(", -1, "exchange"),
         ("a place forgets its generation", "group/state/mod.rs", "owner.fetch_sub(", 1 << 32, "split of processes"),

@@ -28,6 +28,18 @@ pub fn copy_rows(source: HostBuf<'_>, row_count: usize, rows: &[usize], target: 
         return;
     }
     let row_bytes = row_count * source.dtype().size();
+    let mut target = target;
+    // SAFETY: the target has as many bytes as these rows. It is borrowed exclusively, so it does
+    // not overlap the source.
+    unsafe { gather(source.as_ptr(), source.bytes() / row_bytes, rows, target.as_mut_ptr(), row_bytes) }
+}
+
+/// Copies `rows` of `source`, of `row_bytes` bytes each, one after the other to `target`.
+///
+/// # Safety
+/// `source` is valid for reads of `source_rows` rows, and `target` for writes of `rows.len()` rows;
+/// they do not overlap.
+pub(crate) unsafe fn gather(source: *const u8, source_rows: usize, rows: &[usize], target: *mut u8, row_bytes: usize) {
     let copy = match row_bytes {
         1 => copy_each::<1>,
         2 => copy_each::<2>,
@@ -36,10 +48,8 @@ pub fn copy_rows(source: HostBuf<'_>, row_count: usize, rows: &[usize], target: 
         16 => copy_each::<16>,
         _ => copy_each::<0>,
     };
-    let mut target = target;
-    // SAFETY: the target has as many bytes as these rows. It is borrowed exclusively, so it does
-    // not overlap the source.
-    unsafe { copy(source.as_ptr(), source.bytes() / row_bytes, rows, target.as_mut_ptr(), row_bytes) }
+    // SAFETY: the caller's promises are the same.
+    unsafe { copy(source, source_rows, rows, target, row_bytes) }
 }
 
 /// Copies rows of `ROW_BYTES` bytes, or of `row_bytes` if that is 0.

@@ -8,6 +8,7 @@ use crate::sync::watch;
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
     io::Errno,
+    process::{Resource, getrlimit},
 };
 use std::{
     io,
@@ -40,6 +41,20 @@ pub(super) fn memory_file() -> Result<OwnedFd, Errno> {
         Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
         file => file,
     }
+}
+
+/// Makes a file of this size, in whose pages nothing is reserved.
+pub(super) fn sized_file(bytes: usize) -> Result<OwnedFd, SegmentError> {
+    let file = memory_file().map_err(cannot("make an anonymous file"))?;
+    let size = bytes as u64;
+    // Growing a file over this limit raises a signal that ends the process.
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {
+        let what = format!("make a segment of {size} bytes with files limited to {limit} bytes (RLIMIT_FSIZE)");
+        return Err(SegmentError::System { what, source: Errno::FBIG.into() });
+    }
+    let sized = rustix::fs::ftruncate(&file, size);
+    sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
+    Ok(file)
 }
 
 /// Checks that the file is anonymous memory and has exactly the seals of a segment.

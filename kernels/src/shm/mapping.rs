@@ -43,6 +43,19 @@ impl Mapping {
     /// # Errors
     /// The system's, when it has no addresses.
     pub(super) fn new(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        Mapping::with_access(file, bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps the first `bytes` bytes of the file, which are whole pages, for reads alone. A write
+    /// would end the process.
+    ///
+    /// # Errors
+    /// As [`new`](Mapping::new).
+    pub(super) fn of_reader(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        Mapping::with_access(file, bytes, ProtFlags::READ)
+    }
+
+    fn with_access(file: BorrowedFd<'_>, bytes: usize, access: ProtFlags) -> io::Result<Mapping> {
         let room = bytes + HUGE_PAGE;
         // SAFETY: the system chooses free addresses. The file is mapped at some of them, and the
         // others are unmapped.
@@ -50,8 +63,7 @@ impl Mapping {
             let first = mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE)?;
             let skipped = first.addr().next_multiple_of(HUGE_PAGE) - first.addr();
             let start = first.wrapping_byte_add(skipped);
-            let both = ProtFlags::READ | ProtFlags::WRITE;
-            if let Err(error) = mmap(start, bytes, both, MapFlags::SHARED | MapFlags::FIXED, file, 0) {
+            if let Err(error) = mmap(start, bytes, access, MapFlags::SHARED | MapFlags::FIXED, file, 0) {
                 let _ = munmap(first, room);
                 return Err(error.into());
             }

@@ -15,6 +15,9 @@
 //! Every address is computed from values that this process knows itself (`layout/mod.rs`). No
 //! reference is formed to bytes that a peer may write; only atomics are shared by reference.
 //!
+//! [`Published`] memory is a file of its own, which one process writes and others read
+//! (`published.rs`).
+//!
 //! New pages are zero, so all bits zero are a valid new head, rank record and call log.
 
 pub(crate) mod records;
@@ -52,6 +55,10 @@ pub(crate) mod deaths;
 mod heap;
 #[cfg(target_os = "linux")]
 mod inspect;
+#[cfg(target_os = "linux")]
+mod version;
+#[cfg(target_os = "linux")]
+mod published;
 #[cfg(all(target_os = "linux", debug_assertions))]
 mod parts;
 #[cfg(not(target_os = "linux"))]
@@ -78,5 +85,6 @@ pub use {
     group_id::GroupId,
     inspect::{Inspection, RankCalls},
     layout::Shape,
+    published::{Published, PublishedView, Reading},
     segment::Segment,
 };

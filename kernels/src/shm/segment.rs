@@ -4,7 +4,7 @@ use super::{
     account::Account,
     call_log::CallLog,
     error::{SegmentError, cannot},
-    file::{SEALS, check_seals, check_size, identity, memory_file, read_header, reserve},
+    file::{SEALS, check_seals, check_size, identity, read_header, reserve, sized_file},
     fork_mark::ForkMark,
     group_id::GroupId,
     layout::{self, Area, Header, Layout, Shape},
@@ -84,15 +84,7 @@ impl Segment {
     /// files, on open files), no memory, or no addresses.
     pub fn create_on(shape: Shape, id: GroupId, cores: usize) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
-        let file = memory_file().map_err(cannot("make an anonymous file"))?;
-        let size = layout.size as u64;
-        // Growing a file over this limit raises a signal that ends the process.
-        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {
-            let what = format!("make a segment of {size} bytes with files limited to {limit} bytes (RLIMIT_FSIZE)");
-            return Err(SegmentError::System { what, source: Errno::FBIG.into() });
-        }
-        let sized = rustix::fs::ftruncate(&file, size);
-        sized.map_err(cannot(format!("make a segment of {size} bytes")))?;
+        let file = sized_file(layout.size)?;
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
         let tuning = tuning::for_ranks(shape.ranks(), cores);
         let header = Header::new(id, shape, &tuning).to_bytes();

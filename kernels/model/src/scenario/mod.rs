@@ -10,8 +10,11 @@ mod one_way;
 mod messages;
 mod letters;
 mod chains;
+mod versions;
 
-use self::{chains::*, divided::*, exchanges::*, generations::*, letters::*, messages::*, one_way::*, windows::*};
+use self::{
+    chains::*, divided::*, exchanges::*, generations::*, letters::*, messages::*, one_way::*, versions::*, windows::*,
+};
 use crate::{
     fault::{self, Fault as Planted},
     watched,
@@ -41,7 +44,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 60] = [
+pub const ALL: [Scenario; 61] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -100,6 +103,7 @@ pub const ALL: [Scenario; 60] = [
     Scenario { deaths: MESSAGE_DEATHS, ..scenario("messages, death", 1, messages_and_death) },
     scenario("letters", 2, letters),
     Scenario { deaths: LETTER_DEATHS, ..scenario("letters, death", 1, letters_and_death) },
+    scenario("versions", 3, versions),
     scenario("chain of waits", 2, chain_of_waits),
     scenario("wake", 1, call_log),
 ];

@@ -14,6 +14,8 @@ pub(crate) mod call_log_text;
 pub(crate) mod call_log;
 #[path = "../../../src/shm/local.rs"]
 pub(crate) mod local;
+#[path = "../../../src/shm/version.rs"]
+pub(crate) mod version;
 mod segment;
 
 /// Limit on the bytes of an inline payload: a new record fits the stack of a thread of the model.
