@@ -16,7 +16,7 @@
 //! reference is formed to bytes that a peer may write; only atomics are shared by reference.
 //!
 //! [`Published`] memory is a file of its own, which one process writes and others read
-//! (`published.rs`).
+//! (`published/`).
 //!
 //! New pages are zero, so all bits zero are a valid new head, rank record and call log.
 

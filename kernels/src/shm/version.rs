@@ -20,8 +20,8 @@ impl Version {
         // Relaxed: only writers change the word, one after the other.
         let version = self.word.load(Ordering::Relaxed);
         self.word.store(version | 1, Ordering::Relaxed);
-        // SYNC POINT overtaken: a reader that copied a byte of this write sees the odd version, too.
-        // Stronger than a release, which does not hold back stores past the caches.
+        // SYNC POINT overtaken: a reader that copied a byte of this write sees the odd version,
+        // too. Stronger than a release, which does not hold back stores past the caches.
         fence(Ordering::SeqCst);
     }
 

@@ -1,15 +1,15 @@
 //! Memory that its owner writes and that other processes read in place.
 //!
 //! It is an anonymous file of some parts, each of elements of one type, under a version word of its
-//! own (`version.rs`). The owner maps the file for writing, and then seals it: nobody else can write
-//! to it, map it for writing, free its pages, or change its size. So the elements in the owner's
-//! process are as those of any memory, and references to them are valid. A reader forms none: it
-//! copies, and looks then whether the copy is of one version.
+//! own (`version.rs`). The owner maps the file for writing, and then seals it: nobody else can
+//! write to it, map it for writing, free its pages, or change its size. So the elements in the
+//! owner's process are as those of any memory, and references to them are valid. A reader forms
+//! none: it copies, and looks then whether the copy is of one version.
 //!
 //! The file begins with the version words, each in lines of its own. Each part begins at a multiple
-//! of [`HostMemory::ALIGNMENT`]. Both sides compute the places from the types and counts, which they
-//! agreed on by other means. A file of another size is refused. Whatever its owner writes, a reader
-//! gets elements, true or false ones, or gives up at its deadline.
+//! of [`HostMemory::ALIGNMENT`]. Both sides compute the places from the types and counts; the
+//! processes have agreed on these by other means. A file of another size is refused. Whatever its
+//! owner writes, a reader gets elements, true or false ones, or gives up at its deadline.
 
 use super::{
     error::{SegmentError, cannot},
@@ -126,8 +126,8 @@ impl Published {
     /// Makes memory for these parts, of so many elements each, all zero.
     ///
     /// # Errors
-    /// [`SegmentError::System`] if the system gives no file of this size, no memory or no addresses,
-    /// or cannot keep others from writing (Linux before 5.1).
+    /// [`SegmentError::System`] if the system gives no file of this size, no memory or no
+    /// addresses, or cannot keep others from writing (Linux before 5.1).
     pub fn create(parts: &[(DType, usize)]) -> Result<Published, SegmentError> {
         let places = Places::of(parts)?;
         let file = sized_file(places.bytes)?;
