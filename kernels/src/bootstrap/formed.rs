@@ -16,6 +16,8 @@ pub struct Formed {
     pub members: Vec<Member>,
     /// The segment that the leader created for the group.
     pub segment: OwnedFd,
+    /// For each member, the file that it [gave](super::Meeting::give), unless it is gone.
+    pub given: Vec<Option<OwnedFd>>,
     pub(super) links: Vec<MemberLink>,
 }
 

@@ -31,9 +31,6 @@ const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20
 /// The time after which a waiting process first reports progress, and the interval after that.
 const PROGRESS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
-/// The limit on connections that are open without a hello, in addition to one for each task.
-const STRANGERS: usize = 64;
-
 /// Limit on the searches, in an attempt, for the task of a process of another build. Each asks for
 /// the holder of every task's name, so that strangers could hold this process past its deadline.
 const SEARCHES: usize = 16;
@@ -41,21 +38,25 @@ const SEARCHES: usize = 16;
 /// A process's membership of a job. The other processes find it until it is dropped.
 #[derive(Debug)]
 pub struct Meeting {
-    options: MeetingOptions,
-    listener: OwnedFd,
+    pub(super) options: MeetingOptions,
+    pub(super) listener: OwnedFd,
     /// A hint for processes of other jobs, if the system has a descriptor for it.
     _notice: Option<OwnedFd>,
-    links: Vec<Option<Arc<Link>>>,
+    pub(super) links: Vec<Option<Arc<Link>>>,
     /// For each task, the process whose link was lost last.
     lost: Vec<Option<u32>>,
     /// Connections over which no hello has come, in the order of arrival.
-    strangers: Vec<Link>,
-    formation: Formation,
+    pub(super) strangers: Vec<Link>,
+    pub(super) formation: Formation,
     /// The number of further searches for processes of another build in this attempt.
-    searches: usize,
-    buffer: Vec<u8>,
+    pub(super) searches: usize,
+    pub(super) buffer: Vec<u8>,
     /// The segment of the group that is being formed.
     segment: Option<OwnedFd>,
+    /// The file that this process gives to all others.
+    gift: Option<OwnedFd>,
+    /// For each task, the file that its process has given over its link.
+    pub(super) given: Vec<Option<OwnedFd>>,
     /// The process that opened the meeting. A fork has the sockets, too, but is not the member.
     owner: u32,
 }
@@ -118,9 +119,17 @@ impl Meeting {
             searches: SEARCHES,
             buffer: vec![0; MAX_BYTES],
             segment: None,
+            gift: None,
+            given: (0..tasks).map(|_| None).collect(),
             owner: process::id(),
             options,
         })
+    }
+
+    /// Gives a file to all processes with which this one forms groups from now on: each has a
+    /// descriptor of it in [`Formed::given`].
+    pub fn give(&mut self, file: OwnedFd) {
+        self.gift = Some(file);
     }
 
     /// Forms a group with the other processes that call this method.
@@ -266,8 +275,12 @@ impl Meeting {
         let mut is_behind = false;
         for (task, packet) in self.formation.packets() {
             let Some(link) = &self.links[task] else { continue };
-            let segment = self.segment.as_ref().filter(|_| matches!(packet, Packet::Propose(_))).map(AsFd::as_fd);
-            match socket::send(&link.socket, &self.bytes(&packet), segment) {
+            let file = match &packet {
+                Packet::Hello(_) => &self.gift,
+                Packet::Propose(_) => &self.segment,
+                Packet::Commit(_) | Packet::Leave(..) => &None,
+            };
+            match socket::send(&link.socket, &self.bytes(&packet), file.as_ref().map(AsFd::as_fd)) {
                 Ok(true) if matches!(packet, Packet::Hello(_)) => self.formation.told(task),
                 Ok(true) => {}
                 Ok(false) => {
@@ -322,68 +335,14 @@ impl Meeting {
         strangers.into_iter().rev().try_for_each(|stranger| self.greet(stranger))
     }
 
-    /// Accepts a bounded number of pending connections, so that a peer that connects in a loop
-    /// cannot hold this process past its deadline.
-    fn accept(&mut self) -> Result<(), MeetingError> {
-        let most = self.options.names.len() + STRANGERS;
-        for _ in 0..most {
-            let accepted = socket::accept(&self.listener).map_err(|source| system("accept a process", source))?;
-            let Some(socket) = accepted else { break };
-            // A process of another user, or one that has ended, is ignored.
-            let peer = socket::peer(&socket).ok().filter(|peer| peer.uid == socket::user());
-            self.strangers.extend(peer.and_then(|peer| Link::new(socket, peer).ok()));
-            if self.strangers.len() > most {
-                self.strangers.remove(0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the first packet of a connection. A hello makes the connection the link to a task.
-    fn greet(&mut self, stranger: Link) -> Result<(), MeetingError> {
-        let Received::Bytes(count, _) = socket::receive(&stranger.socket, &mut self.buffer) else { return Ok(()) };
-        let hello = match self.packet(count) {
-            Ok(Packet::Hello(hello)) => hello,
-            Err(ReadError::OtherBuild) => return self.refuse_build(&stranger),
-            _ => return Ok(()),
-        };
-        // Anybody can read the digest, which is part of a socket's name. Only a process of the job
-        // listens at the name of a task.
-        if !is_holder(&self.options, hello.task, &stranger) {
-            return Ok(());
-        }
-        if !self.options.has_size_of(&hello) {
-            return self.refuse(&stranger, self.options.other_size(stranger.pid, &hello));
-        }
-        if hello.task <= self.options.task {
-            return Ok(());
-        }
-        let task = hello.task;
-        self.links[task] = Some(Arc::new(stranger));
-        self.formation.linked_to(task);
-        self.formation.take(task, Packet::Hello(hello));
-        self.read(task)
-    }
-
-    /// Refuses a process of another build if it has the name of a task. Its hello says no more than
-    /// the build.
-    fn refuse_build(&mut self, stranger: &Link) -> Result<(), MeetingError> {
-        let Some(more) = self.searches.checked_sub(1) else { return Ok(()) };
-        self.searches = more;
-        let mut others = (0..self.options.names.len()).filter(|&task| task != self.options.task);
-        let Some(task) = others.find(|&task| is_holder(&self.options, task, stranger)) else { return Ok(()) };
-        let name = self.options.names[task].clone();
-        self.refuse(stranger, MeetingError::OtherBuild { name, pid: stranger.pid })
-    }
-
     /// Reads all packets on the link to a task. A packet that is not a valid packet ends the link.
-    fn read(&mut self, task: usize) -> Result<(), MeetingError> {
+    pub(super) fn read(&mut self, task: usize) -> Result<(), MeetingError> {
         while let Some(link) = self.links[task].clone() {
             let (count, mut descriptors) = match socket::receive(&link.socket, &mut self.buffer) {
                 Received::Bytes(count, descriptors) => (count, descriptors),
                 Received::Nothing => break,
                 // This process is at fault; the link still works.
-                Received::NoDescriptor => return Err(system("receive what the group shares", Errno::MFILE.into())),
+                Received::NoDescriptor => return Err(no_descriptor()),
                 Received::TooLarge | Received::Closed => {
                     self.lose(task);
                     break;
@@ -395,12 +354,14 @@ impl Meeting {
                     return self.refuse(&link, self.options.other_size(link.pid, &hello));
                 }
                 Ok(Packet::Hello(hello)) if hello.task != task => Err(ReadError::Garbage),
-                Ok(packet) if descriptors.len() != usize::from(matches!(packet, Packet::Propose(_))) => {
-                    Err(ReadError::Garbage)
-                }
+                Ok(packet) if !has_descriptors_of(&packet, descriptors.len()) => Err(ReadError::Garbage),
                 packet => packet,
             };
             match packet {
+                Ok(packet @ Packet::Hello(_)) => {
+                    self.given[task] = descriptors.pop();
+                    self.formation.take(task, packet);
+                }
                 Ok(packet) => {
                     if self.formation.take(task, packet)
                         && let Some(segment) = descriptors.pop()
@@ -419,28 +380,20 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells a process that it is refused. This is an error, `why`, if this process has been in no
-    /// group; otherwise the job goes on without the other.
-    fn refuse(&self, link: &Link, why: MeetingError) -> Result<(), MeetingError> {
-        let own = self.formation.own();
-        // Of another build, it reads no more than the build. If it does not take this, it is gone.
-        let _ = socket::send(&link.socket, &self.bytes(&Packet::Hello(own.clone())), None);
-        if own.generation == 0 { Err(why) } else { Ok(()) }
-    }
-
     fn lose(&mut self, task: usize) {
         if let Some(link) = self.links[task].take() {
             self.lost[task] = link.pid;
+            self.given[task] = None;
             self.formation.lost(task);
         }
     }
 
-    fn bytes(&self, packet: &Packet) -> Vec<u8> {
+    pub(super) fn bytes(&self, packet: &Packet) -> Vec<u8> {
         packet.write(self.options.digest, self.options.layout)
     }
 
     /// Decodes the packet in the first `count` bytes of the buffer.
-    fn packet(&self, count: usize) -> Result<Packet, ReadError> {
+    pub(super) fn packet(&self, count: usize) -> Result<Packet, ReadError> {
         Packet::read(&self.buffer[..count], self.options.digest, self.options.layout)
     }
 
@@ -451,6 +404,7 @@ impl Meeting {
         for member in &group.members {
             self.read(member.task)?;
         }
+        let given = group.members.iter().map(|member| self.given[member.task].take()).collect();
         let (mut members, mut links, mut me) = (Vec::new(), Vec::new(), 0);
         for (index, member) in group.members.iter().enumerate() {
             let link = self.links[member.task].as_ref();
@@ -469,7 +423,7 @@ impl Meeting {
             });
         }
         let segment = self.segment.take().expect("a group that is formed has its segment");
-        Ok(Formed { generation: group.generation, id: group.id, me, members, segment, links })
+        Ok(Formed { generation: group.generation, id: group.id, me, members, segment, given, links })
     }
 
     /// Returns the error at the deadline, which says which of the awaited tasks have a process.
@@ -491,6 +445,20 @@ impl Meeting {
     fn cannot(&self, what: &str, task: usize, source: io::Error) -> MeetingError {
         system(&format!("{what} {}", self.options.names[task]), source)
     }
+}
+
+/// Whether a packet may have so many descriptors: a hello has one if its sender gives a file, a
+/// proposal has the segment.
+fn has_descriptors_of(packet: &Packet, count: usize) -> bool {
+    match packet {
+        Packet::Hello(_) => count <= 1,
+        Packet::Propose(_) => count == 1,
+        Packet::Commit(_) | Packet::Leave(..) => count == 0,
+    }
+}
+
+pub(super) fn no_descriptor() -> MeetingError {
+    system("receive what the group shares", Errno::MFILE.into())
 }
 
 impl Drop for Meeting {

@@ -7,9 +7,9 @@
 //! reports members that end or leave. The remaining members then call [`Meeting::form`] again.
 //!
 //! Files: `packet.rs` encodes the packets. `formation/` is the protocol without sockets.
-//! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes. `elsewhere.rs` finds
-//! processes that wait for another job. `formed.rs`, `watch.rs` and `error.rs` contain what their
-//! names say.
+//! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes, and `strangers.rs` over
+//! those of processes that have not said who they are. `elsewhere.rs` finds processes that wait for
+//! another job. `formed.rs`, `watch.rs` and `error.rs` contain what their names say.
 //!
 //! # The protocol
 //!
@@ -17,7 +17,8 @@
 //! higher task connects, in its first call of `form`. The link stays open until one of the two
 //! processes ends, so *a closed link means that the process has ended*. A process sends `Hello`
 //! over the link. The packet contains the number of its attempt to form a group. An attempt ends
-//! with a group, with an error (`Leave`), or when the process begins a new attempt.
+//! with a group, with an error (`Leave`), or when the process begins a new attempt. A process that
+//! gives a file to the others sends a descriptor of it with each `Hello`.
 //!
 //! **States** of a process, and the events that change them:
 //!
@@ -79,6 +80,7 @@
 mod options;
 mod elsewhere;
 mod meeting;
+mod strangers;
 pub mod formation;
 pub mod packet;
 pub(crate) mod socket;

@@ -2,6 +2,7 @@
 //! deadline.
 
 mod ends;
+mod gifts;
 mod worker;
 
 use self::worker::{LIMIT, Worker, absent, form_all, job, names, open_all, options, segment};

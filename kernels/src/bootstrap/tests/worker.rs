@@ -6,7 +6,10 @@ use crate::{
     shm::{GroupId, Segment, Shape, deaths},
     sync::atomics::{AtomicU64, Ordering},
 };
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit},
+};
 use std::{
     env,
     io::{self, BufRead, BufReader, Write},
@@ -54,6 +57,19 @@ pub(super) fn segment(group: &Group) -> io::Result<OwnedFd> {
     segment.file().try_clone_to_owned()
 }
 
+/// Returns a file with this text.
+fn file(text: &str) -> OwnedFd {
+    let file = memfd_create("gift", MemfdFlags::CLOEXEC).expect("a file");
+    rustix::io::pwrite(&file, text.as_bytes(), 0).expect("a file of memory takes bytes");
+    file
+}
+
+fn contents(file: &OwnedFd) -> String {
+    let mut bytes = [0; 32];
+    let count = rustix::io::pread(file, &mut bytes, 0).expect("a file of memory has bytes");
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
+}
+
 /// Opens the segment of a group, which checks that it is the group's.
 pub(super) fn open_segment(formed: &Formed) -> Arc<Segment> {
     let shape = shape(formed.members.iter().map(|member| member.replicas));
@@ -74,7 +90,7 @@ fn worker() {
     };
     say("open");
     let mut group: Option<(Watch, Arc<Segment>)> = None;
-    let mut ballast = Vec::new();
+    let (mut ballast, mut gives) = (Vec::new(), false);
     for line in io::stdin().lines() {
         let line = line.expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
@@ -99,12 +115,21 @@ fn worker() {
                         let members = formed.members.iter().map(|m| format!("{}*{}:{:?}", m.task, m.replicas, m.pid));
                         let members: Vec<String> = members.collect();
                         say(&format!("formed {} {:?} {}", formed.generation, formed.id, members.join(" ")));
+                        if gives || formed.given.iter().any(Option::is_some) {
+                            let given =
+                                formed.given.iter().map(|file| file.as_ref().map_or_else(String::new, contents));
+                            say(&format!("given {}", given.collect::<Vec<String>>().join(",")));
+                        }
                         let watch = watch.expect("a thread");
                         assert!(watch.watches_words(), "words are marked on every Linux");
                         group = Some((watch, shared));
                     }
                     Err(error) => say(&format!("error {error:?}")),
                 }
+            }
+            "give" => {
+                gives = true;
+                meeting.give(file(words[1]));
             }
             // Says of the process whose first rank this is that it has died.
             "lie" => {
