@@ -1,6 +1,7 @@
 //! A formed group and its members.
 
 use super::socket::Link;
+use crate::shm::SharedFile;
 use std::{os::fd::OwnedFd, sync::Arc};
 
 /// A formed group.
@@ -17,7 +18,7 @@ pub struct Formed {
     /// The segment that the leader created for the group.
     pub segment: OwnedFd,
     /// For each member, the file that it [gave](super::Meeting::give), unless it is gone.
-    pub given: Vec<Option<OwnedFd>>,
+    pub given: Vec<Option<SharedFile>>,
     pub(super) links: Vec<MemberLink>,
 }
 

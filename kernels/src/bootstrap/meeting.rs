@@ -5,10 +5,11 @@ use super::{
     error::{Absent, MeetingError, system},
     formation::{Formation, Outcome},
     formed::{Formed, Gone, Member},
-    options::{MeetingOptions, Notice, Waiting, holder, is_holder, name, random},
+    options::{MeetingOptions, Notice, Waiting, holder, name, random},
     packet::{Group, Hello, MAX_BYTES, MAX_TASKS, Packet, ReadError, TaskSet},
     socket::{self, Link, Received},
 };
+use crate::shm::SharedFile;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -54,9 +55,9 @@ pub struct Meeting {
     /// The segment of the group that is being formed.
     segment: Option<OwnedFd>,
     /// The file that this process gives to all others.
-    gift: Option<OwnedFd>,
+    gift: Option<SharedFile>,
     /// For each task, the file that its process has given over its link.
-    pub(super) given: Vec<Option<OwnedFd>>,
+    pub(super) given: Vec<Option<SharedFile>>,
     /// The process that opened the meeting. A fork has the sockets, too, but is not the member.
     owner: u32,
 }
@@ -128,7 +129,7 @@ impl Meeting {
 
     /// Gives a file to all processes with which this one forms groups from now on: each has a
     /// descriptor of it in [`Formed::given`].
-    pub fn give(&mut self, file: OwnedFd) {
+    pub fn give(&mut self, file: SharedFile) {
         self.gift = Some(file);
     }
 
@@ -276,11 +277,11 @@ impl Meeting {
         for (task, packet) in self.formation.packets() {
             let Some(link) = &self.links[task] else { continue };
             let file = match &packet {
-                Packet::Hello(_) => &self.gift,
-                Packet::Propose(_) => &self.segment,
-                Packet::Commit(_) | Packet::Leave(..) => &None,
+                Packet::Hello(_) => self.gift.as_ref().map(AsFd::as_fd),
+                Packet::Propose(_) => self.segment.as_ref().map(AsFd::as_fd),
+                Packet::Commit(_) | Packet::Leave(..) => None,
             };
-            match socket::send(&link.socket, &self.bytes(&packet), file.as_ref().map(AsFd::as_fd)) {
+            match socket::send(&link.socket, &self.bytes(&packet), file) {
                 Ok(true) if matches!(packet, Packet::Hello(_)) => self.formation.told(task),
                 Ok(true) => {}
                 Ok(false) => {
@@ -359,7 +360,7 @@ impl Meeting {
             };
             match packet {
                 Ok(packet @ Packet::Hello(_)) => {
-                    self.given[task] = descriptors.pop();
+                    self.given[task] = descriptors.pop().map(SharedFile::from);
                     self.formation.take(task, packet);
                 }
                 Ok(packet) => {

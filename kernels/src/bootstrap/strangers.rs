@@ -7,6 +7,7 @@ use super::{
     packet::{Packet, ReadError},
     socket::{self, Link, Received},
 };
+use crate::shm::SharedFile;
 use std::sync::Arc;
 
 /// The limit on connections that are open without a hello, in addition to one for each task.
@@ -55,7 +56,7 @@ impl Meeting {
         }
         let task = hello.task;
         self.links[task] = Some(Arc::new(stranger));
-        self.given[task] = descriptors.pop();
+        self.given[task] = descriptors.pop().map(SharedFile::from);
         self.formation.linked_to(task);
         self.formation.take(task, Packet::Hello(hello));
         self.read(task)

@@ -56,6 +56,8 @@ mod heap;
 #[cfg(target_os = "linux")]
 mod inspect;
 #[cfg(target_os = "linux")]
+mod shared_file;
+#[cfg(target_os = "linux")]
 mod version;
 #[cfg(target_os = "linux")]
 mod published;
@@ -87,4 +89,5 @@ pub use {
     layout::Shape,
     published::{Published, PublishedView, Reading},
     segment::Segment,
+    shared_file::SharedFile,
 };

@@ -3,7 +3,7 @@
 use crate::{
     bootstrap::{Absent, Formed, Group, Meeting, MeetingError, MeetingOptions, Waiting, Watch},
     os::process_state::ProcessState,
-    shm::{GroupId, Segment, Shape, deaths},
+    shm::{GroupId, Segment, Shape, SharedFile, deaths},
     sync::atomics::{AtomicU64, Ordering},
 };
 use rustix::{
@@ -64,7 +64,7 @@ fn file(text: &str) -> OwnedFd {
     file
 }
 
-fn contents(file: &OwnedFd) -> String {
+fn contents(file: &SharedFile) -> String {
     let mut bytes = [0; 32];
     let count = rustix::io::pread(file, &mut bytes, 0).expect("a file of memory has bytes");
     String::from_utf8_lossy(&bytes[..count]).into_owned()
@@ -129,7 +129,7 @@ fn worker() {
             }
             "give" => {
                 gives = true;
-                meeting.give(file(words[1]));
+                meeting.give(file(words[1]).into());
             }
             // Says of the process whose first rank this is that it has died.
             "lie" => {

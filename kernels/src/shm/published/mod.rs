@@ -17,6 +17,7 @@ use super::{
     fork_mark::ForkMark,
     group_id::GroupId,
     mapping::{Mapping, PAGE},
+    shared_file::SharedFile,
     version::Version,
 };
 use crate::{
@@ -69,7 +70,7 @@ const GATHERED_BYTES: usize = 4 << 10;
 /// let parts = [(DType::F32, 4), (DType::U8, 100)];
 /// let published = Published::create(&parts)?;
 /// published.write(0, |elements| elements.into_mut_slice().unwrap().copy_from_slice(&[1.0f32, 2.0, 3.0, 4.0]));
-/// let view = PublishedView::open(published.file().try_clone_to_owned()?, &parts)?;
+/// let view = PublishedView::open(published.file()?, &parts)?;
 /// let (mut into, deadline) = ([0f32; 3], Instant::now() + Duration::from_secs(1));
 /// assert_eq!(view.read(0, [3..4, 0..2], into.as_mut_slice().into(), deadline), Reading::Done);
 /// assert_eq!(into, [4.0, 1.0, 2.0]);
@@ -150,8 +151,11 @@ impl Published {
     }
 
     /// Returns the file, to pass it to a reader.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    ///
+    /// # Errors
+    /// The system's, if this process has reached its limit of open descriptors.
+    pub fn file(&self) -> io::Result<SharedFile> {
+        self.file.try_clone().map(SharedFile::from)
     }
 
     /// Changes a part. Other writers wait; readers that overlap read again, also if `change` panics
@@ -195,8 +199,8 @@ impl PublishedView {
     /// [`SegmentError::Foreign`] if the file has another size than these parts need, or could be
     /// made shorter, or emptied, under a reader; [`SegmentError::System`] as in
     /// [`Published::create`].
-    pub fn open(file: OwnedFd, parts: &[(DType, usize)]) -> Result<PublishedView, SegmentError> {
-        let places = Places::of(parts)?;
+    pub fn open(file: impl Into<SharedFile>, parts: &[(DType, usize)]) -> Result<PublishedView, SegmentError> {
+        let (file, places) = (OwnedFd::from(file.into()), Places::of(parts)?);
         check_seals(file.as_fd())?;
         check_size(file.as_fd(), places.bytes)?;
         // If the owner did not reserve the pages, this process gets an error here instead of

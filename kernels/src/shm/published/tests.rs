@@ -5,6 +5,7 @@ use std::{
     env,
     fs::File,
     io::{BufRead, BufReader, Read, Write},
+    os::fd::AsRawFd,
     panic::{AssertUnwindSafe, catch_unwind},
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -24,7 +25,7 @@ fn soon() -> Instant {
 }
 
 fn view(published: &Published) -> PublishedView {
-    PublishedView::open(published.file().try_clone_to_owned().unwrap(), &PARTS).unwrap()
+    PublishedView::open(published.file().unwrap(), &PARTS).unwrap()
 }
 
 fn fill(published: &Published, value: u64) {
@@ -127,7 +128,7 @@ fn child() {
     if role == "own" {
         let published = Published::create(&PARTS).unwrap();
         fill(&published, 1);
-        say(&format!("file {}", std::os::fd::AsRawFd::as_raw_fd(&published.file())));
+        say(&format!("file {}", published.file.as_raw_fd()));
         io::stdin().read_line(&mut String::new()).unwrap();
         published.write(0, |elements| {
             elements.into_mut_slice::<u64>().unwrap()[..2500].fill(2);
@@ -149,7 +150,7 @@ fn child() {
 #[test]
 fn another_process_never_sees_two_versions() {
     let published = Published::create(&PARTS).unwrap();
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&published.file());
+    let descriptor = published.file.as_raw_fd();
     let mut reader = Process::start(&format!("{} {descriptor}", std::process::id()));
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -217,7 +218,7 @@ fn a_panic_within_a_write_ends_it() {
 #[test]
 fn nobody_but_the_owner_writes() {
     let published = Published::create(&PARTS).unwrap();
-    let file = published.file();
+    let file = published.file.as_fd();
     assert!(rustix::io::pwrite(file, &[1], 0).is_err());
     assert!(Mapping::new(file, published.memory.places.bytes).is_err());
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -252,7 +253,7 @@ fn other_files_are_refused() {
     assert_eq!(refused(sealed(bytes - PAGE, SEALS)), "size");
     assert_eq!(refused(sealed(bytes + PAGE, SEALS)), "size");
     let other = Published::create(&PARTS[1..]).unwrap();
-    assert_eq!(refused(other.file().try_clone_to_owned().unwrap()), "size");
+    assert_eq!(refused(other.file), "size");
     let ordinary = File::open(env::current_exe().unwrap()).unwrap();
     assert!(matches!(PublishedView::open(ordinary.into(), &PARTS), Err(SegmentError::System { .. })));
     assert!(PublishedView::open(sealed(bytes, SEALS), &PARTS).is_ok());
