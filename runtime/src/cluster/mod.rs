@@ -30,6 +30,9 @@ mod links;
 mod replacements;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
+#[cfg(target_os = "linux")]
+#[cfg_attr(not(test), expect(dead_code, reason = "parameter servers use it, which come next"))]
+pub(crate) mod pair;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};
 pub use kubernetes::KubernetesClusterResolver;

@@ -388,13 +388,7 @@ impl Processes for Generation {
         let Some(member) = self.members.iter().find(|member| member.ranks.contains(&rank)) else {
             return "no process has it".to_owned();
         };
-        let Member { task, process, .. } = member;
-        match process.map(|process| (process, process_state(process))) {
-            None => task.clone(),
-            Some((process, ProcessState::Running)) => format!("{task}, process {process}"),
-            Some((process, ProcessState::Stopped)) => format!("{task}, process {process}, is stopped"),
-            Some((process, ProcessState::Gone)) => format!("{task}, process {process}, has ended"),
-        }
+        described(&member.task, member.process)
     }
 
     fn blame(&self, rank: usize, why: Blame) {
@@ -405,6 +399,16 @@ impl Processes for Generation {
     }
 }
 
+/// Describes the process of a task: its identity and its state.
+pub(super) fn described(task: &str, process: Option<u32>) -> String {
+    match process.map(|process| (process, process_state(process))) {
+        None => task.to_owned(),
+        Some((process, ProcessState::Running)) => format!("{task}, process {process}"),
+        Some((process, ProcessState::Stopped)) => format!("{task}, process {process}, is stopped"),
+        Some((process, ProcessState::Gone)) => format!("{task}, process {process}, has ended"),
+    }
+}
+
 impl fmt::Debug for ProcessGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members: Vec<_> = self.members().collect();
@@ -412,12 +416,12 @@ impl fmt::Debug for ProcessGroup {
     }
 }
 
-fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {
+pub(super) fn not_met(call: &'static str, task: &str, error: MeetingError) -> Error {
     let missing = error.absent().iter().map(|absent| absent.task).collect();
     Error::Meeting { call, task: task.to_owned(), problem: error.to_string(), missing }
 }
 
-fn no_segment(call: &'static str, error: SegmentError) -> Error {
+pub(super) fn no_segment(call: &'static str, error: SegmentError) -> Error {
     match error {
         SegmentError::Shape { what, expected, found } => Error::invalid(call, what, expected, found),
         SegmentError::System { what, source } => Error::system(what, source),

@@ -179,7 +179,7 @@ impl Roster {
 
 /// Returns a digest that only processes of the same job share: of the tasks with their addresses,
 /// and the job id of a launcher.
-fn job_digest(tasks: &[String]) -> u128 {
+pub(super) fn job_digest(tasks: &[String]) -> u128 {
     let job = ["CONSONANCE_JOB", "SLURM_JOB_ID", "SLURM_STEP_ID"].map(|name| env::var(name).unwrap_or_default());
     digest_of(&format!("{}\n{}", tasks.join("\n"), job.join("\n")))
 }

@@ -135,7 +135,7 @@ impl Mailbox {
     }
 
     /// Returns this mailbox once more.
-    pub(super) fn duplicate(&self) -> Mailbox {
+    pub(crate) fn duplicate(&self) -> Mailbox {
         self.of_type(self.types, self.own.map(usize::from))
     }
 
