@@ -255,7 +255,7 @@ fn other_files_are_refused() {
     let other = Published::create(&PARTS[1..]).unwrap();
     assert_eq!(refused(other.file), "size");
     let ordinary = File::open(env::current_exe().unwrap()).unwrap();
-    assert!(matches!(PublishedView::open(ordinary.into(), &PARTS), Err(SegmentError::System { .. })));
+    assert!(matches!(PublishedView::open(OwnedFd::from(ordinary), &PARTS), Err(SegmentError::System { .. })));
     assert!(PublishedView::open(sealed(bytes, SEALS), &PARTS).is_ok());
 }
 
