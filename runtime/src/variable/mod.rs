@@ -8,7 +8,7 @@ mod strategy;
 mod place;
 mod replica;
 mod scatter;
-mod update;
+pub(crate) mod update;
 mod verify;
 mod view;
 

@@ -2,7 +2,7 @@
 
 use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, kind, value::indexed_slices};
 use consonance_kernels::{
-    cpu::reduce::Reducer,
+    cpu::{copy::copy_own, reduce::Reducer},
     memory::{HostBuf, HostBufMut, HostMemory},
 };
 use consonance_spec::{Class, Kind, for_each_dtype};
@@ -10,7 +10,7 @@ use std::ops::Neg;
 
 /// The kind of an assignment. The operand has the value's dtype and shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Update {
+pub(crate) enum Update {
     Assign,
     AssignAdd,
     AssignSub,
@@ -30,7 +30,7 @@ impl Update {
     }
 
     /// Checks an operand of the variable's dtype and shape.
-    pub(super) fn check(self, call: &'static str, operand: &Tensor) -> Result<()> {
+    pub(crate) fn check(self, call: &'static str, operand: &Tensor) -> Result<()> {
         operand.host().map_err(|error| error.of_call(call))?;
         let dtype = operand.dtype();
         if self != Update::Assign && dtype.class() == Class::Bool {
@@ -48,15 +48,26 @@ impl Update {
     /// # Panics
     /// If `operand` has another dtype or count, or [`check`](Update::check) refuses the dtype.
     pub(super) fn apply(self, value: &mut Tensor, operand: Tensor) -> Result<()> {
+        match self {
+            Update::Assign => *value = operand,
+            Update::AssignAdd | Update::AssignSub => self.apply_to(&mut on_host(value)?, operand.host()?),
+        }
+        Ok(())
+    }
+
+    /// Updates elements in place.
+    ///
+    /// # Panics
+    /// As [`apply`](Update::apply).
+    pub(crate) fn apply_to(self, value: &mut HostBufMut<'_>, operand: HostBuf<'_>) {
         let dtype = value.dtype();
         let sum = || Reducer::new(ReduceOp::Sum, dtype).expect("numbers have a sum");
         match self {
-            Update::Assign => *value = operand,
-            Update::AssignAdd => sum().accumulate(&mut on_host(value)?, &[operand.host()?]),
+            Update::Assign => copy_own(operand, value),
+            Update::AssignAdd => sum().accumulate(value, &[operand]),
             // For every type `x - y` equals `x + -y` bit for bit.
             Update::AssignSub => {
-                let (sum, count, operand) = (sum(), value.count(), operand.host()?);
-                let mut value = on_host(value)?;
+                let (sum, count) = (sum(), value.count());
                 let mut negated = HostMemory::unspecified(dtype, count.min(NEGATED_COUNT));
                 for start in (0..count).step_by(NEGATED_COUNT) {
                     let end = count.min(start + NEGATED_COUNT);
@@ -66,7 +77,6 @@ impl Update {
                 }
             }
         }
-        Ok(())
     }
 }
 
@@ -104,7 +114,7 @@ fn on_host(value: &mut Tensor) -> Result<HostBufMut<'_>> {
 }
 
 /// Returns the error of an operand that has not the dtype and shape of the variable.
-pub(super) fn other_operand(call: &'static str, expected: String, dtype: DType, operand: &Tensor) -> Error {
+pub(crate) fn other_operand(call: &'static str, expected: String, dtype: DType, operand: &Tensor) -> Error {
     let literal = match (dtype.class(), dtype) {
         (Class::Bool, _) => None,
         (Class::Float, DType::F16 | DType::Bf16) => Some(format!("{dtype}::from_f32(1.0)")),
