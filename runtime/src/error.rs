@@ -155,8 +155,37 @@ pub enum Error {
         /// The system's error.
         source: Arc<io::Error>,
     },
+    /// Closures of a [`ClusterCoordinator`](crate::ClusterCoordinator) failed.
+    Closures {
+        /// The call that returns their failures.
+        call: &'static str,
+        /// The failures, in the order in which they came.
+        failures: Vec<ClosureFailure>,
+    },
     /// An error of user code: see [`Error::other`].
     Other(Arc<dyn StdError + Send + Sync>),
+}
+
+/// The failure of a closure of a [`ClusterCoordinator`](crate::ClusterCoordinator). The closure
+/// has left no effect.
+#[derive(Clone, Debug)]
+pub struct ClosureFailure {
+    /// The name of the function.
+    pub function: Arc<str>,
+    /// The number of the closure, in the order in which they were scheduled.
+    pub number: u64,
+    /// The number of the worker that ran it.
+    pub worker: usize,
+    /// The closure's error: [`Error::Panic`] if it panicked, [`Error::Timeout`] if it did not end.
+    pub error: Error,
+}
+
+/// Prints the failure as one sentence.
+impl fmt::Display for ClosureFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ClosureFailure { function, number, worker, error } = self;
+        write!(f, "closure {number} of {function:?} on worker {worker}: {error}")
+    }
 }
 
 impl Error {
@@ -328,6 +357,13 @@ impl fmt::Display for Sentence<'_> {
             Error::Meeting { call, task, problem, .. } => write!(f, "{call}: {task}: {problem}"),
             Error::Panic { replica, message } => write!(f, "replica {replica} panicked: {message}"),
             Error::Replica { replica, source } => write!(f, "replica {replica}: {source}"),
+            Error::Closures { call, failures } => {
+                write!(f, "{call}: ")?;
+                failures
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(place, failure)| write!(f, "{}{failure}", if place > 0 { "; " } else { "" }))
+            }
             Error::UnknownReduceOp { call, replica, source } => {
                 if let Some(call) = call {
                     write!(f, "{call}: op")?;

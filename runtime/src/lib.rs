@@ -75,6 +75,8 @@ pub mod gradient;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 pub mod training;
+#[cfg(target_os = "linux")]
+pub mod parameter_server;
 pub mod raw;
 pub mod prelude;
 pub mod guide;
@@ -100,9 +102,11 @@ pub use consonance_spec::{
 };
 pub use dataset::{Dataset, DistributedDataset, DistributedIterator};
 pub use device::Device;
-pub use error::{BoxError, Error, IntoReduceOp, Result};
+pub use error::{BoxError, ClosureFailure, Error, IntoReduceOp, Result};
 pub use execution::context::{current_strategy, has_strategy, in_cross_replica_context, in_replica_context};
 pub use execution::{Builder, Compilations, StaticShapes, Strategy};
+#[cfg(target_os = "linux")]
+pub use parameter_server::{ClusterCoordinator, ParameterServerStrategy, RemoteValue, ShardedVariable};
 pub use replica::overlap::{Buckets, PendingNest};
 pub use replica::{NestAccumulator, ReplicaContext, ReplicaHandle, current_replica};
 pub use strategy::{

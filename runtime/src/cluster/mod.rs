@@ -15,6 +15,7 @@ mod kubernetes;
 mod sagemaker;
 mod json;
 mod role;
+pub(crate) mod server_roles;
 mod starter;
 pub(crate) mod environment;
 #[cfg(target_os = "linux")]
@@ -31,7 +32,6 @@ mod replacements;
 #[cfg(target_os = "linux")]
 pub(crate) mod process_group;
 #[cfg(target_os = "linux")]
-#[cfg_attr(not(test), expect(dead_code, reason = "parameter servers use it, which come next"))]
 pub(crate) mod pair;
 
 pub use hostlist::{expand_hostlist, expand_tasks_per_node};

@@ -64,7 +64,7 @@ impl Role {
         };
         let worker = tasks.iter().position(|task| (task.0, task.1) == (job, index)).ok_or_else(|| {
             let expected = match job {
-                "ps" => "a chief or a worker: this version has no parameter servers",
+                "ps" => "a chief or a worker: a ps is for ParameterServerStrategy",
                 _ => "a chief or a worker: no other task has replicas",
             };
             Error::invalid(call, "task", expected, format!("{job}[{index}]"))
@@ -82,7 +82,7 @@ impl Role {
             1 => "the ps task of the cluster takes no part".to_owned(),
             count => format!("the {count} ps tasks of the cluster take no part"),
         };
-        let why = "each worker has a copy of every variable, and this version has no parameter servers";
+        let why = "each worker has a copy of every variable; ParameterServerStrategy uses them";
         Some(format!("{servers}: {why}")).filter(|_| self.worker == 0)
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn is_on_this_host(host: &str) -> bool {
 }
 
 /// Returns the host of `host:port`, without the brackets of an IPv6 address.
-fn host_of(address: &str) -> &str {
+pub(super) fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
@@ -174,8 +174,8 @@ mod tests {
         let said = told(cluster, ("worker", 0)).unwrap();
         assert_eq!(
             said,
-            "the 2 ps tasks of the cluster take no part: each worker has a copy of every variable, and this version has no \
-             parameter servers"
+            "the 2 ps tasks of the cluster take no part: each worker has a copy of every variable; \
+             ParameterServerStrategy uses them"
         );
         assert_eq!(told(cluster, ("worker", 1)), None);
         assert_eq!(told(cluster, ("evaluator", 0)), None);

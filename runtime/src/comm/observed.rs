@@ -117,7 +117,11 @@ fn culprit(error: &Error) -> Option<usize> {
         Error::Panic { replica, .. } | Error::Replica { replica, .. } => Some(*replica),
         Error::InvalidCall { replica, .. } | Error::UnknownReduceOp { replica, .. } => *replica,
         Error::Timeout { missing, .. } => missing.first().map(|(replica, _)| *replica),
-        Error::WrongContext { .. } | Error::Meeting { .. } | Error::System { .. } | Error::Other(_) => None,
+        Error::WrongContext { .. }
+        | Error::Meeting { .. }
+        | Error::System { .. }
+        | Error::Closures { .. }
+        | Error::Other(_) => None,
     }
 }
 

@@ -16,6 +16,7 @@ use nix::{
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
+    ops::Range,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
@@ -44,6 +45,8 @@ pub(crate) struct Job {
     name: String,
     /// The folder for temporary files of its processes, if not the default.
     temp: Option<PathBuf>,
+    /// The number of servers. Then task 0 is a chief, workers are next, and servers last.
+    servers: Option<usize>,
     processes: Vec<Option<Process>>,
 }
 
@@ -61,7 +64,12 @@ impl Job {
     pub(crate) fn new(tasks: usize) -> Job {
         static JOBS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-        Job { name, temp: None, processes: (0..tasks).map(|_| None).collect() }
+        Job { name, temp: None, servers: None, processes: (0..tasks).map(|_| None).collect() }
+    }
+
+    /// Makes a job of a chief, workers and servers, in this order; none of them is started.
+    pub(crate) fn with_servers(workers: usize, servers: usize) -> Job {
+        Job { servers: Some(servers), ..Job::new(1 + workers + servers) }
     }
 
     /// Sets a separate folder for temporary files.
@@ -79,10 +87,19 @@ impl Job {
     /// Starts the process of a task and replaces the last one, if any. `part` is a name and words
     /// for it.
     pub(crate) fn launch(&mut self, task: usize, part: &str) {
-        let workers: Vec<String> = (1..=self.processes.len()).map(|port| format!(r#""localhost:{port}""#)).collect();
-        let workers = workers.join(", ");
-        let cluster =
-            format!(r#"{{"cluster": {{"worker": [{workers}]}}, "task": {{"type": "worker", "index": {task}}}}}"#);
+        let all = self.processes.len();
+        let jobs = match self.servers {
+            None => vec![("worker", 0..all)],
+            Some(servers) => vec![("chief", 0..1), ("worker", 1..all - servers), ("ps", all - servers..all)],
+        };
+        let addresses = |tasks: &Range<usize>| {
+            tasks.clone().map(|task| format!(r#""localhost:{}""#, task + 1)).collect::<Vec<_>>().join(", ")
+        };
+        let tasks: Vec<String> =
+            jobs.iter().map(|(job, tasks)| format!(r#""{job}": [{}]"#, addresses(tasks))).collect();
+        let (job, of_job) = jobs.iter().find(|(_, tasks)| tasks.contains(&task)).expect("a task");
+        let (tasks, index) = (tasks.join(", "), task - of_job.start);
+        let cluster = format!(r#"{{"cluster": {{{tasks}}}, "task": {{"type": "{job}", "index": {index}}}}}"#);
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "process", "--nocapture", "--test-threads=1"]);
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);

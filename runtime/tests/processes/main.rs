@@ -21,6 +21,7 @@ mod limits;
 #[cfg(debug_assertions)]
 mod corrupt_peer;
 mod reforms;
+mod servers;
 mod costs;
 mod measures;
 
@@ -52,6 +53,7 @@ const PARTS: &[(&str, Part)] = &[
     #[cfg(debug_assertions)]
     ("corrupts", corrupt_peer::corrupts),
     ("obeys", reforms::obeys),
+    ("serves", servers::serves),
     ("exchanges", messages::exchanges),
     ("waits_for_messages", messages::waits_for_messages),
     ("by_ids", ids::by_ids),

@@ -165,6 +165,20 @@ impl Pair {
         self.names.processes[1 - self.own]
     }
 
+    /// Returns whether the process of the peer has ended, as far as this one can see it.
+    pub(crate) fn peer_has_ended(&self) -> bool {
+        self.peer_is(ProcessState::Gone)
+    }
+
+    /// Returns whether the process of the peer is stopped.
+    pub(crate) fn peer_is_stopped(&self) -> bool {
+        self.peer_is(ProcessState::Stopped)
+    }
+
+    fn peer_is(&self, state: ProcessState) -> bool {
+        self.peer_process().is_some_and(|process| process_state(process) == state)
+    }
+
     /// Takes the file that the peer gave.
     pub(crate) fn take_given(&mut self) -> Option<SharedFile> {
         self.given.take()

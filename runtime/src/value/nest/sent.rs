@@ -45,6 +45,11 @@ impl NestWriter {
         self.bytes
     }
 
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(crate) fn number(&mut self, number: u64) {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
@@ -161,10 +166,10 @@ impl<'b> NestReader<'b> {
 pub(super) fn write_each<N: Nest>(nests: &mut [N], at: &Path, to: &mut NestWriter) -> Result<()> {
     to.number(nests.len() as u64);
     nests.iter_mut().enumerate().try_for_each(|(index, nest)| {
-        let before = to.bytes.len();
+        let before = to.bytes();
         nest.write(&at.join(index), to)?;
         // A reader could not bound the length of a list of nothing.
-        if to.bytes.len() == before { Err(refused(at, "a list of nests without leaves")) } else { Ok(()) }
+        if to.bytes() == before { Err(refused(at, "a list of nests without leaves")) } else { Ok(()) }
     })
 }
 

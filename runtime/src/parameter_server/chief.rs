@@ -1,0 +1,414 @@
+//! The chief: the schedule of closures, and the threads that bring them to workers.
+
+use super::{
+    effect::Effect,
+    failure::Failed,
+    link::{Handle, IDLE, Link},
+    message::{self, Attempt, Ended, Run},
+    program::Program,
+    schedule::{Begun, Effects, Next, Schedule},
+    tables::Tables,
+};
+use crate::{Error, Result, nest::NestWriter};
+use consonance_spec::{OnError, Order};
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// What all threads of the chief share.
+#[derive(Debug)]
+pub(super) struct Chief {
+    pub(super) program: Arc<Program>,
+    pub(super) tables: Tables,
+    state: Mutex<State>,
+    /// A worker may have something to do.
+    work: Condvar,
+    /// A closure has settled, or all has ended.
+    settled: Condvar,
+    /// Commits reach all servers in the same order.
+    commits: Mutex<()>,
+    limits: Limits,
+}
+
+/// The terms of a strategy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) order: Order,
+    pub(super) on_error: OnError,
+    pub(super) limits: Limits,
+}
+
+/// The limits of a strategy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The time in which a process must do what does not depend on closures.
+    pub(super) timeout: Duration,
+    /// The time in which a closure must end.
+    pub(super) closure_timeout: Duration,
+    /// The closures that may wait.
+    pub(super) queue: usize,
+}
+
+/// The state of the chief.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) schedule: Schedule,
+    /// The error that all calls return: a server was lost.
+    broken: Option<Error>,
+    /// Whether the strategy is dropped.
+    ends: bool,
+    /// The workers that were lost, with what they ran.
+    losses: Vec<LostWorker>,
+    /// The process of each worker.
+    processes: Vec<WorkerProcess>,
+}
+
+/// The process of a worker.
+#[derive(Debug, Default)]
+struct WorkerProcess {
+    /// Its number among those that the worker has had.
+    number: u64,
+    link: Option<Handle>,
+    /// The error that tells of its loss.
+    lost: Option<Error>,
+}
+
+/// A worker that was lost, as [`join`](super::ClusterCoordinator::join) reports it.
+#[derive(Clone, Debug)]
+pub struct LostWorker {
+    /// Its number.
+    pub worker: usize,
+    /// The error that told of it.
+    pub error: Error,
+    /// The number of the closure that it ran, which another worker runs.
+    pub closure: Option<u64>,
+}
+
+impl Chief {
+    pub(super) fn new(program: Arc<Program>, tables: Tables, schedule: Schedule, limits: Limits) -> Chief {
+        let workers = program.workers;
+        Chief {
+            program,
+            tables,
+            state: Mutex::new(State {
+                schedule,
+                broken: None,
+                ends: false,
+                losses: Vec::new(),
+                processes: (0..workers).map(|_| WorkerProcess::default()).collect(),
+            }),
+            work: Condvar::new(),
+            settled: Condvar::new(),
+            commits: Mutex::new(()),
+            limits,
+        }
+    }
+
+    /// Changes the schedule, and carries out what follows.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if a server is lost.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut State) -> (R, Next)) -> Result<R> {
+        let (result, mut next) = {
+            let mut state = self.lock();
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            change(&mut state)
+        };
+        loop {
+            let effects = match next {
+                Next::Nothing => break,
+                Next::Forget(number) => {
+                    self.forget(number)?;
+                    break;
+                }
+                Next::Commit(effects) => effects,
+            };
+            self.commit(&effects).map_err(|error| self.break_off(error))?;
+            next = self.lock().schedule.committed(effects);
+        }
+        self.work.notify_all();
+        self.settled.notify_all();
+        Ok(result)
+    }
+
+    /// Waits until `done` returns a value.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] at the deadline, [`Error::Aborted`] if a server is lost.
+    pub(super) fn wait<R>(
+        &self,
+        call: &'static str,
+        timeout: Duration,
+        mut done: impl FnMut(&mut State) -> Option<R>,
+    ) -> Result<R> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = state.end(call) {
+                return Err(error);
+            }
+            if let Some(result) = done(&mut state) {
+                return Ok(result);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(state.late(call, timeout));
+            }
+            state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for all closures, which ends the window.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(super) fn wait_for_all(&self, call: &'static str, timeout: Duration) -> Result<()> {
+        self.change(|state| ((), state.schedule.end_window()))?;
+        self.wait(call, timeout, |state| state.schedule.is_idle().then_some(()))
+    }
+
+    /// Changes variables at once.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if a server is lost.
+    pub(super) fn apply(&self, effect: &Effect) -> Result<()> {
+        let begin = |_| message::request(message::APPLY);
+        let mut requests: Vec<NestWriter> = self.tables.servers().iter().map(begin).collect();
+        let empty = message::request(message::APPLY).bytes();
+        effect.split(&mut requests)?;
+        let requests = requests.into_iter().enumerate().filter(|(_, request)| request.bytes() > empty);
+        let requests: Vec<_> = requests.map(|(server, request)| (server, request.into_bytes())).collect();
+        let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tables.call_each(&requests).map_err(|error| self.break_off(error))
+    }
+
+    /// Brings closures to a worker, one at a time, until the strategy is dropped or the worker is
+    /// lost.
+    ///
+    /// # Errors
+    /// That of the link to the worker.
+    pub(super) fn dispatch(&self, worker: usize, link: &Link) -> Result<()> {
+        loop {
+            let Some(begun) = self.next_for(worker)? else { return Ok(()) };
+            if let Err(error) = self.run(worker, link, begun) {
+                self.loses(worker, &error);
+                return Err(error);
+            }
+        }
+    }
+
+    /// A process has come for a worker. Returns its number.
+    pub(super) fn found(&self, worker: usize, link: &Link) -> u64 {
+        let process = &mut self.lock().processes[worker];
+        *process = WorkerProcess { number: process.number + 1, link: Some(link.handle()), lost: None };
+        process.number
+    }
+
+    /// This process of a worker is lost. If it runs a closure, its thread sees so by itself.
+    pub(super) fn misses(&self, worker: usize, number: u64, error: Error) {
+        let process = &mut self.lock().processes[worker];
+        if process.number == number {
+            (process.link, process.lost) = (None, Some(error));
+        }
+        self.work.notify_all();
+    }
+
+    fn loses(&self, worker: usize, error: &Error) {
+        let lost = |state: &mut State| {
+            let (slot, next) = state.schedule.lost(worker);
+            state.losses.push(LostWorker { worker, error: error.clone(), closure: slot.map(|slot| slot.number) });
+            ((), next)
+        };
+        // Without servers nobody counts lost workers.
+        let _ = self.change(lost);
+    }
+
+    /// Waits for a closure that the worker can run. `None` when the strategy is dropped.
+    ///
+    /// # Errors
+    /// That of the worker, if it is lost.
+    fn next_for(&self, worker: usize) -> Result<Option<Begun>> {
+        let mut state = self.lock();
+        loop {
+            if state.ends || state.broken.is_some() {
+                return Ok(None);
+            }
+            if let Some(error) = state.processes[worker].lost.take() {
+                drop(state);
+                self.loses(worker, &error);
+                return Err(error);
+            }
+            if let Some(begun) = state.schedule.begin(worker) {
+                // A call may wait for room.
+                self.settled.notify_all();
+                return Ok(Some(begun));
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Runs a closure at the worker, and waits until the worker has ended with it.
+    ///
+    /// # Errors
+    /// That of the link to the worker.
+    fn run(&self, worker: usize, link: &Link, begun: Begun) -> Result<()> {
+        let Begun { attempt, closure, argument } = begun;
+        let run = Run { attempt, function: closure.function, positions: Vec::new(), argument };
+        link.ask(&run.write())?;
+        drop(closure);
+        let mut deadline = Instant::now() + self.limits.closure_timeout;
+        loop {
+            let reply = match link.answer(deadline) {
+                Err(error @ Error::Timeout { .. }) => {
+                    if Instant::now() >= deadline {
+                        if link.is_stopped() {
+                            return Err(error);
+                        }
+                        self.give_up(worker, attempt, error);
+                        // The worker is not free before it has ended with the closure.
+                        deadline = Instant::now() + IDLE;
+                    }
+                    continue;
+                }
+                reply => reply?,
+            };
+            let ended = Ended::read(&reply, self.tables.servers().len(), 0)?;
+            if ended.attempt == attempt {
+                self.take(worker, ended);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the answer of a worker.
+    fn take(&self, worker: usize, ended: Ended) {
+        let attempt = ended.attempt;
+        // The error is that of a lost server, which all calls return.
+        let _ = match ended.outcome {
+            Ok(done) => self.change(|state| ((), state.schedule.ended(worker, attempt, done))),
+            Err(Failed::Lost(reason)) => {
+                self.break_off(Error::Aborted {
+                    call: "a closure".to_owned(),
+                    replica: worker,
+                    reason: format!("is a worker that has lost a server: {reason}"),
+                    lost: true,
+                    calls: Vec::new(),
+                });
+                Ok(())
+            }
+            Err(Failed::Error(error)) => self.change(|state| ((), state.schedule.failed(worker, attempt, error))),
+            Err(Failed::Panic(message)) => {
+                let error = Error::Panic { replica: worker, message };
+                self.change(|state| ((), state.schedule.failed(worker, attempt, error)))
+            }
+        };
+    }
+
+    /// Gives up a closure that does not end.
+    fn give_up(&self, worker: usize, attempt: Attempt, error: Error) {
+        let _ = self.change(|state| {
+            let waited = self.limits.closure_timeout;
+            let missing = match error {
+                Error::Timeout { missing, .. } => missing,
+                _ => Vec::new(),
+            };
+            let error = Error::Timeout { call: "a closure".to_owned(), waited, missing };
+            ((), state.schedule.failed(worker, attempt, error))
+        });
+    }
+
+    /// Commits effects at their servers, in this order.
+    fn commit(&self, effects: &[Effects]) -> Result<()> {
+        let mut requests: Vec<(usize, NestWriter)> = Vec::new();
+        for effects in effects {
+            for &server in &effects.servers {
+                let at = match requests.iter().position(|&(other, _)| other == server) {
+                    Some(at) => at,
+                    None => {
+                        requests.push((server, message::request(message::COMMIT)));
+                        requests.len() - 1
+                    }
+                };
+                effects.attempt.write(&mut requests[at].1);
+            }
+        }
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let requests: Vec<_> = requests.into_iter().map(|(server, request)| (server, request.into_bytes())).collect();
+        let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        self.tables.call_each(&requests)
+    }
+
+    fn forget(&self, number: u64) -> Result<()> {
+        let mut request = message::request(message::FORGET);
+        request.number(number);
+        let request = request.into_bytes();
+        let requests: Vec<_> = (0..self.tables.servers().len()).map(|server| (server, request.clone())).collect();
+        self.tables.call_each(&requests).map_err(|error| self.break_off(error))
+    }
+
+    /// Ends all calls with this error. Returns it.
+    pub(super) fn break_off(&self, error: Error) -> Error {
+        let mut state = self.lock();
+        let error = state.broken.get_or_insert(error).clone();
+        drop(state);
+        self.work.notify_all();
+        self.settled.notify_all();
+        error
+    }
+
+    /// Ends the threads, and tells workers and servers.
+    pub(super) fn end(&self) {
+        // The word first: threads that see the end drop their links, which carry it.
+        let mut state = self.lock();
+        state.processes.iter().filter_map(|process| process.link.as_ref()).for_each(Handle::end);
+        state.ends = true;
+        drop(state);
+        self.work.notify_all();
+        self.settled.notify_all();
+        self.tables.servers().iter().for_each(|server| server.handle.end());
+    }
+
+    /// Returns whether the strategy is dropped, or a server is lost.
+    pub(super) fn has_ended(&self) -> bool {
+        let state = self.lock();
+        state.ends || state.broken.is_some()
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns the error of a call after the end.
+    fn end(&self, call: &'static str) -> Option<Error> {
+        let problem = || "the strategy was dropped, and its servers and workers with it".to_owned();
+        self.broken.clone().or_else(|| self.ends.then(|| Error::WrongContext { call, problem: problem() }))
+    }
+
+    /// Takes the losses that no call has returned.
+    pub(super) fn take_losses(&mut self) -> Vec<LostWorker> {
+        std::mem::take(&mut self.losses)
+    }
+
+    fn late(&self, call: &'static str, waited: Duration) -> Error {
+        let mut missing: Vec<(usize, String)> = self
+            .schedule
+            .runs()
+            .map(|(worker, slot)| (worker, format!("it runs closure {} of {:?}", slot.number, slot.function)))
+            .collect();
+        if missing.is_empty() {
+            missing.extend(self.losses.iter().map(|loss| (loss.worker, format!("it is lost: {}", loss.error))));
+        }
+        Error::Timeout { call: call.to_owned(), waited, missing }
+    }
+}

@@ -1,0 +1,262 @@
+//! Links: messages of any length between two processes, or two threads that play them.
+
+use super::message;
+use crate::{
+    Communicator, Error, Mailbox, Result, cluster::pair::Pair, comm::options::DEFAULT_TIMEOUT, nest::NestReader,
+    value::nest::sent,
+};
+use std::{
+    fmt, io,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// The bytes of the first part of a message, which has its length, and all of it if it fits.
+const FRAME: usize = 1024;
+const INLINE: usize = FRAME - size_of::<u64>();
+
+/// The wait for a message that nobody is late with.
+pub(super) const IDLE: Duration = Duration::from_secs(60 * 60);
+
+const REQUEST: u64 = 0;
+const REPLY: u64 = 1;
+/// No message has this tag: a receive of it ends with the link.
+const END: u64 = 2;
+
+/// A link, for other threads than the one that sends and receives: one that waits for its end, and
+/// one that ends it.
+pub(super) struct Handle {
+    mailbox: Mailbox,
+    peer: Peer,
+}
+
+/// One end of a link. A link ends with either of its processes. Each end has one thread that sends
+/// and receives.
+pub(super) struct Link {
+    mailbox: Mailbox,
+    peer: Peer,
+    group: Group,
+}
+
+/// The other end of a link.
+#[derive(Clone)]
+struct Peer {
+    rank: usize,
+    /// Its task, with its address if it has one.
+    name: String,
+    /// Its number in its job.
+    index: usize,
+}
+
+/// The group of the two, which this end leaves when it is dropped.
+enum Group {
+    Threads(#[expect(dead_code, reason = "it is kept")] Mutex<Communicator>),
+    Processes(Pair),
+}
+
+impl Link {
+    /// Makes both ends of a link between threads. Each gets the name and the number of the other.
+    pub(super) fn between([first, second]: [(&str, usize); 2]) -> Result<[Link; 2]> {
+        let mut ends = Communicator::threads(2).into_iter();
+        let mut end = |rank, (name, index): (&str, usize)| {
+            let mut communicator = ends.next().expect("two ends");
+            let mailbox = communicator.mailbox()?;
+            let peer = Peer { rank, name: name.to_owned(), index };
+            Ok::<_, Error>(Link { mailbox, peer, group: Group::Threads(Mutex::new(communicator)) })
+        };
+        Ok([end(1, second)?, end(0, first)?])
+    }
+
+    /// Makes this end of a link between processes.
+    pub(super) fn over(pair: Pair, name: &str, index: usize) -> Link {
+        let (mailbox, rank) = (pair.mailbox(), pair.peer_rank());
+        let peer = Peer { rank, name: name.to_owned(), index };
+        Link { mailbox, peer, group: Group::Processes(pair) }
+    }
+
+    /// Returns a handle of the link.
+    pub(super) fn handle(&self) -> Handle {
+        Handle { mailbox: self.mailbox.of_type(&[], None), peer: self.peer.clone() }
+    }
+
+    /// Returns whether the peer's process is stopped.
+    pub(super) fn is_stopped(&self) -> bool {
+        match &self.group {
+            Group::Threads(_) => false,
+            Group::Processes(pair) => pair.peer_is_stopped(),
+        }
+    }
+
+    /// Returns whether the peer's process has ended, and not only left the link.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.group {
+            Group::Threads(_) => false,
+            Group::Processes(pair) => pair.peer_has_ended(),
+        }
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if the peer is lost or has left, [`Error::Timeout`] if it takes nothing.
+    pub(super) fn ask(&self, bytes: &[u8]) -> Result<()> {
+        self.send(bytes, REQUEST)
+    }
+
+    /// Sends a reply.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub(super) fn reply(&self, bytes: &[u8]) -> Result<()> {
+        self.send(bytes, REPLY)
+    }
+
+    /// Receives the next request, however long it takes.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if the peer is lost or has left.
+    pub(super) fn request(&self) -> Result<Vec<u8>> {
+        loop {
+            match self.recv(REQUEST, IDLE) {
+                Err(Error::Timeout { .. }) => {}
+                request => return request,
+            }
+        }
+    }
+
+    /// Receives the next request, before the deadline.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub(super) fn request_until(&self, deadline: Instant) -> Result<Vec<u8>> {
+        self.recv(REQUEST, left(deadline))
+    }
+
+    /// Receives the next reply.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); [`Error::Timeout`] at the deadline.
+    pub(super) fn answer(&self, deadline: Instant) -> Result<Vec<u8>> {
+        self.recv(REPLY, left(deadline))
+    }
+
+    /// Sends a request and returns its reply.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer), and the error that the peer replies.
+    pub(super) fn call(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        self.ask(bytes)?;
+        self.reply_to(deadline)
+    }
+
+    /// Receives the reply to a request.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub(super) fn reply_to(&self, deadline: Instant) -> Result<Vec<u8>> {
+        let reply = self.answer(deadline)?;
+        let mut reader = NestReader::new(&reply);
+        match reader.flag()? {
+            true => Ok(reply[size_of::<u64>()..].to_vec()),
+            false => Err(Error::other(format!("{}: {}", self.peer.name, reader.text()?))),
+        }
+    }
+
+    fn send(&self, bytes: &[u8], tag: u64) -> Result<()> {
+        send(&self.mailbox, &self.peer, bytes, tag)
+    }
+
+    fn recv(&self, tag: u64, timeout: Duration) -> Result<Vec<u8>> {
+        let mut frame = [0; FRAME];
+        self.take(&mut frame, tag, timeout)?;
+        let (length, inline) = frame.split_at(size_of::<u64>());
+        let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
+        let length = usize::try_from(length).map_err(|_| sent::malformed("a message is too long"))?;
+        let mut bytes = Vec::new();
+        let too_long =
+            |_| Error::system(format!("allocate {length} bytes"), io::Error::from(io::ErrorKind::OutOfMemory));
+        bytes.try_reserve_exact(length).map_err(too_long)?;
+        bytes.extend_from_slice(&inline[..length.min(INLINE)]);
+        if length > INLINE {
+            bytes.resize(length, 0);
+            self.take(&mut bytes[INLINE..], tag, DEFAULT_TIMEOUT)?;
+        }
+        Ok(bytes)
+    }
+
+    fn take(&self, bytes: &mut [u8], tag: u64, timeout: Duration) -> Result<()> {
+        let taken = self.mailbox.recv(bytes, Some(self.peer.rank), tag, Some(timeout));
+        taken.map(drop).map_err(|error| self.peer.error(error))
+    }
+}
+
+impl Handle {
+    /// Tells the peer that this process ends. The peer may have ended, or get so only after what it
+    /// does.
+    pub(super) fn end(&self) {
+        // A short message ends when it is copied, so this does not wait.
+        let _ = send(&self.mailbox, &self.peer, &message::request(message::END).into_bytes(), REQUEST);
+    }
+
+    /// Waits for the end of the link, and returns its error.
+    pub(super) fn lost(&self) -> Error {
+        loop {
+            match self.mailbox.recv(&mut [0u8; 0][..], Some(self.peer.rank), END, Some(IDLE)) {
+                Err(Error::Timeout { .. }) | Ok(_) => {}
+                Err(error) => return self.peer.error(error),
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// Names the peer in an error of its mailbox.
+    fn error(&self, error: Error) -> Error {
+        let aborted = |call, reason: String, lost| Error::Aborted {
+            call,
+            replica: self.index,
+            reason: format!("is {}: {reason}", self.name),
+            lost,
+            calls: Vec::new(),
+        };
+        match error {
+            Error::Aborted { call, reason, lost, .. } => aborted(call, reason, lost),
+            Error::Left { call, last, .. } => aborted(call, format!("it has left; {last}"), true),
+            Error::Timeout { call, waited, missing } => {
+                let missing = missing.into_iter().map(|(_, last)| (self.index, format!("{}: {last}", self.name)));
+                Error::Timeout { call, waited, missing: missing.collect() }
+            }
+            error => error,
+        }
+    }
+}
+
+fn send(mailbox: &Mailbox, peer: &Peer, bytes: &[u8], tag: u64) -> Result<()> {
+    let mut frame = [0; FRAME];
+    let (length, inline) = frame.split_at_mut(size_of::<u64>());
+    length.copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    let first = bytes.len().min(INLINE);
+    inline[..first].copy_from_slice(&bytes[..first]);
+    let put =
+        |bytes: &[u8]| mailbox.send(bytes, peer.rank, tag, Some(DEFAULT_TIMEOUT)).map_err(|error| peer.error(error));
+    put(&frame)?;
+    if bytes.len() > INLINE { put(&bytes[INLINE..]) } else { Ok(()) }
+}
+
+/// Returns the time until the deadline, as a mailbox takes it.
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_micros(1), IDLE)
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("peer", &self.peer.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("peer", &self.peer.name).finish_non_exhaustive()
+    }
+}

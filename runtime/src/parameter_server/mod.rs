@@ -1,0 +1,56 @@
+//! Parameter servers: asynchronous training with variables on servers, and the coordinator that
+//! schedules closures on workers.
+//!
+//! # The protocol
+//!
+//! **Roles.** The *chief* runs the program. *Workers* run closures. *Servers* have the variables.
+//! Each two of them that speak have a [`link`](self) of their own, which ends with either of them
+//! and disturbs nobody else: chief and worker, chief and server, worker and server.
+//!
+//! **Reads** need no message: a server's shards lie in memory that it alone writes and others read
+//! in place, each shard under a version. A reader that is overtaken again and again asks the server
+//! to read for it.
+//!
+//! **Effects commit once.** A worker keeps the effects of a closure until it ends. Then it brings
+//! them to the servers (`STAGE`), which answer when they have them. Then it tells the chief, which
+//! takes the first answer of the newest attempt and no other. It has the servers commit
+//! (`COMMIT`): all of them, in one order. So an attempt commits as a whole or not at all. If the
+//! worker is lost before the chief has its answer, the closure runs again, as another attempt, and
+//! what the lost one has staged is dropped when that one commits. If the worker is lost after it,
+//! its effects are at the servers.
+//!
+//! **Windows.** In [`Order::Scheduled`] the effects of a window commit when all of its closures have
+//! ended, in the order in which they were scheduled, before the next window begins. Nobody reads
+//! meanwhile.
+
+mod strategy;
+mod variable;
+mod coordinator;
+mod argument;
+mod remote_value;
+mod context;
+mod program;
+mod chief;
+mod threads;
+mod processes;
+mod schedule;
+mod worker;
+mod server;
+mod tables;
+mod effect;
+mod link;
+mod message;
+mod failure;
+
+pub use argument::{Argument, PerWorker};
+pub use chief::LostWorker;
+pub use consonance_spec::{
+    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner,
+    parameter_server::RefusedPartition,
+};
+pub use context::WorkerContext;
+pub use coordinator::{ClusterCoordinator, Joined};
+pub use program::Function;
+pub use remote_value::RemoteValue;
+pub use strategy::{ParameterServerBuilder, ParameterServerStrategy};
+pub use variable::ShardedVariable;

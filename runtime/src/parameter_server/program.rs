@@ -1,0 +1,159 @@
+//! The program: the functions and variables that all processes declare in the same order.
+
+use super::{context::WorkerContext, effect::PartSpec, variable::Layout};
+use crate::{Error, Nest, Result, Tensor, value::nest::sent};
+use consonance_spec::{Partitioner, RoundRobin, parameter_server::shards_of};
+use std::{any::type_name, fmt, marker::PhantomData, sync::Arc};
+
+/// A function of the program, which workers run: see
+/// [`ClusterCoordinator::function`](super::ClusterCoordinator::function). A clone is the same
+/// function.
+pub struct Function<A, R> {
+    pub(super) number: usize,
+    pub(super) name: Arc<str>,
+    pub(super) types: PhantomData<fn(A) -> R>,
+}
+
+/// All that a process declares before it meets the others.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) workers: usize,
+    pub(super) functions: Vec<Declared>,
+    pub(super) variables: Vec<Arc<Layout>>,
+    /// The shards of each server.
+    pub(super) parts: Vec<Vec<PartSpec>>,
+    /// The value of each of these shards, where this process plays that server.
+    pub(super) values: Vec<Vec<Tensor>>,
+    round: RoundRobin,
+}
+
+/// A function, as workers run it.
+#[derive(Clone)]
+pub(super) struct Declared {
+    name: Arc<str>,
+    argument: &'static str,
+    result: &'static str,
+    pub(super) run: Arc<Run>,
+}
+
+/// Makes the bytes of the result from those of the argument.
+type Run = dyn Fn(&WorkerContext<'_>, &[u8]) -> Result<Vec<u8>> + Send + Sync;
+
+impl Program {
+    pub(super) fn new(workers: usize, servers: usize) -> Program {
+        Program {
+            workers,
+            functions: Vec::new(),
+            variables: Vec::new(),
+            parts: vec![Vec::new(); servers],
+            values: vec![Vec::new(); servers],
+            round: RoundRobin::new(servers),
+        }
+    }
+
+    /// Adds a function.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there is one of this name.
+    pub(super) fn function<A: Nest, R: Nest>(
+        &mut self,
+        name: &str,
+        run: impl Fn(&WorkerContext<'_>, A) -> Result<R> + Send + Sync + 'static,
+    ) -> Result<Function<A, R>> {
+        if self.functions.iter().any(|function| &*function.name == name) {
+            let call = "ClusterCoordinator::function";
+            return Err(Error::invalid(call, "name", "one that no other function has", format!("{name:?}")));
+        }
+        let name: Arc<str> = name.into();
+        let run = move |worker: &WorkerContext<'_>, argument: &[u8]| {
+            sent::to_bytes(run(worker, sent::from_bytes(argument)?)?)
+        };
+        let (argument, result) = (type_name::<A>(), type_name::<R>());
+        self.functions.push(Declared { name: name.clone(), argument, result, run: Arc::new(run) });
+        Ok(Function { number: self.functions.len() - 1, name, types: PhantomData })
+    }
+
+    /// Adds a variable, and keeps the values of shards of the servers that this process `plays`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a partition that is refused, and for a value that is not in host
+    /// memory.
+    pub(super) fn variable(
+        &mut self,
+        value: &Tensor,
+        partitioner: Option<&dyn Partitioner>,
+        plays: impl Fn(usize) -> bool,
+    ) -> Result<Arc<Layout>> {
+        let call = "ParameterServerStrategy::variable";
+        value.host().map_err(|error| error.of_call(call))?;
+        let refused = |refused| Error::from(refused).of_call_named(call);
+        let shards = match partitioner.filter(|_| value.rank() > 0) {
+            None => 1,
+            Some(partitioner) => {
+                let partitions = partitioner.partitions(value.shape(), value.dtype(), 0).map_err(refused)?;
+                shards_of(value.shape(), &partitions).map_err(refused)?
+            }
+        };
+        let servers = self.round.place(shards);
+        let mut parts: Vec<usize> = self.parts.iter().map(Vec::len).collect();
+        let layout = Layout::new(self.variables.len(), value.dtype(), value.shape().to_vec(), &servers, &mut parts);
+        for shard in &layout.shards {
+            let spec = PartSpec { dtype: layout.dtype, rows: shard.rows.len(), row: layout.row_count() };
+            self.parts[shard.server].push(spec);
+            if plays(shard.server) {
+                let rows = if layout.shape.is_empty() { value.clone() } else { value.rows(shard.rows.clone())? };
+                self.values[shard.server].push(rows);
+            }
+        }
+        let layout = Arc::new(layout);
+        self.variables.push(layout.clone());
+        Ok(layout)
+    }
+
+    /// Returns a line for each declaration. Processes with the same lines have the same program, as
+    /// far as it can be known.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let function = |of: &Declared| format!("function {:?}: {} -> {}", of.name, of.argument, of.result);
+        let variable = |of: &Arc<Layout>| {
+            let shards = of.shards.iter().map(|shard| format!("{:?} on ps[{}]", shard.rows, shard.server));
+            format!("variable {}: {}, rows {}", of.number, of.spec(), shards.collect::<Vec<_>>().join(", "))
+        };
+        self.functions.iter().map(function).chain(self.variables.iter().map(variable)).collect()
+    }
+}
+
+impl fmt::Debug for Declared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Declared").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<A, R> Clone for Function<A, R> {
+    fn clone(&self) -> Function<A, R> {
+        Function { number: self.number, name: self.name.clone(), types: PhantomData }
+    }
+}
+
+impl<A, R> fmt::Debug for Function<A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Makes the error of a partition that is refused.
+impl From<consonance_spec::parameter_server::RefusedPartition> for Error {
+    fn from(refused: consonance_spec::parameter_server::RefusedPartition) -> Error {
+        use consonance_spec::parameter_server::RefusedPartition::*;
+        let (argument, expected, found) = match refused {
+            NotPositive { argument } => (argument, "a positive number".to_owned(), "0".to_owned()),
+            Scalar => ("shape", "one with an axis".to_owned(), "a scalar".to_owned()),
+            AxisOutOfRange { axis, rank } => ("axis", format!("one below {rank}"), axis.to_string()),
+            Rank { expected, found } => ("partitions", format!("{expected} numbers"), found.to_string()),
+            NoParts { axis } => ("partitions", "at least 1 along each axis".to_owned(), format!("0 along axis {axis}")),
+            OtherAxis { axis, parts } => {
+                ("partitions", "1 along each axis but the first".to_owned(), format!("{parts} along axis {axis}"))
+            }
+        };
+        Error::invalid("Partitioner", argument, expected, found)
+    }
+}

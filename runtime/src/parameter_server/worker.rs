@@ -1,0 +1,71 @@
+//! A worker: it runs closures, whose effects it keeps until they end.
+
+use super::{
+    context::WorkerContext,
+    failure::Failed,
+    link::Link,
+    message::{self, Done, Ended, Run},
+    program::Program,
+    tables::Tables,
+};
+use crate::{Error, Result, nest::NestReader, panics, value::nest::sent::malformed};
+use std::cell::RefCell;
+
+/// Runs the closures that come over the link, until the chief says that it ends.
+///
+/// # Errors
+/// That of the link, which names the chief.
+pub(super) fn work(link: &Link, (worker, workers): (usize, usize), program: &Program, tables: &Tables) -> Result<()> {
+    let mut reply = Ok(());
+    loop {
+        // The chief may have ended while a closure ran: then its word is still there.
+        let request = link.request().map_err(|error| reply.err().unwrap_or(error))?;
+        let mut reader = NestReader::new(&request);
+        match reader.number()? {
+            message::END => return Ok(()),
+            message::RUN => {
+                let run = Run::read(&mut reader)?;
+                let effects = RefCell::default();
+                let context = WorkerContext { worker, workers, variables: &program.variables, tables, effects };
+                let outcome = attempt(&run, program, &context);
+                reply = link.reply(&Ended { attempt: run.attempt, outcome }.write());
+            }
+            _ => return Err(malformed("there is no such request")),
+        }
+    }
+}
+
+/// Runs a closure, and brings its effects to the servers.
+fn attempt(run: &Run, program: &Program, context: &WorkerContext<'_>) -> std::result::Result<Done, Failed> {
+    let failed = |error: Error| match error.is_loss() {
+        true => Failed::Lost(error.to_string()),
+        false => Failed::Error(error),
+    };
+    let function = program.functions.get(run.function);
+    let function = function.ok_or_else(|| failed(malformed("there is no such function")))?;
+    let result = panics::catch(|| (function.run)(context, &run.argument)).map_err(Failed::Panic)?.map_err(failed)?;
+    let servers = stage(run, context).map_err(failed)?;
+    Ok(Done { result, servers, taken: vec![0; run.positions.len()] })
+}
+
+/// Brings the effects of a closure to the servers. Returns those that have some.
+fn stage(run: &Run, context: &WorkerContext<'_>) -> Result<Vec<usize>> {
+    let effects = context.effects.borrow();
+    if effects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let begun = |_| {
+        let mut request = message::request(message::STAGE);
+        run.attempt.write(&mut request);
+        request
+    };
+    let mut requests: Vec<_> = (0..context.tables.servers().len()).map(begun).collect();
+    let empty = requests[0].bytes();
+    effects.iter().try_for_each(|effect| effect.split(&mut requests))?;
+    let mut servers = Vec::new();
+    for (server, request) in requests.into_iter().enumerate().filter(|(_, request)| request.bytes() > empty) {
+        context.tables.call(server, &request.into_bytes())?;
+        servers.push(server);
+    }
+    Ok(servers)
+}
