@@ -44,6 +44,11 @@ pub mod workers {
     #![doc = include_str!("workers.md")]
 }
 
+#[cfg(target_os = "linux")]
+pub mod servers {
+    #![doc = include_str!("servers.md")]
+}
+
 pub mod seeing {
     #![doc = include_str!("seeing.md")]
 }
