@@ -47,8 +47,8 @@ kinds! {
     STRATEGY_REDUCE_GRAINS = "Strategy::reduce_grains",
     /// Combines a value of each replica for all workers, rounded once.
     STRATEGY_REDUCE_EXACT = "Strategy::reduce_exact",
-    /// Combines a value of each replica for all replicas, rounded once.
-    ALL_REDUCE_EXACT = "ReplicaContext::all_reduce_exact",
+    /// Combines a value of each replica or rank for all of them, rounded once.
+    ALL_REDUCE_EXACT = "all_reduce_exact",
     /// Concatenates a value of each replica for all workers.
     STRATEGY_GATHER = "Strategy::gather",
     /// Creates a variable on all workers, with the chief's initial value.

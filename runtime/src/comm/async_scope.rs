@@ -12,6 +12,7 @@ use crate::{
         promise::{Unheard, promise},
     },
     error::{IntoReduceOp, op_of},
+    kind::ALL_REDUCE_EXACT,
     panics,
 };
 use consonance_kernels::group::Reason;
@@ -131,6 +132,24 @@ impl<'env> Scope<'env> {
             rank.reduce_accumulated(sum, last, root);
         reduce_scatter_accumulated(self, rank, sum, last: &'env mut [T]) =>
             rank.reduce_scatter_accumulated(sum, last);
+    }
+
+    /// Starts [`Communicator::all_reduce_exact`].
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Scope::all_reduce).
+    ///
+    /// ```
+    /// # use consonance::Communicator;
+    /// let mut alone = Communicator::threads(1).remove(0);
+    /// let mut loss = [0.5f64];
+    /// alone.scope(|scope| scope.all_reduce_exact("mean", &mut loss)?.wait())?;
+    /// assert_eq!(loss, [0.5]);
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    pub fn all_reduce_exact<T: Element>(&self, op: impl IntoReduceOp, data: &'env mut [T]) -> Result<Pending> {
+        let op = self.op(ALL_REDUCE_EXACT, op)?;
+        Ok(self.add(move |communicator| communicator.complete(|rank| rank.all_reduce_exact(op, data))))
     }
 
     /// Starts [`Communicator::barrier`]: it finishes when the earlier calls of every rank have

@@ -15,6 +15,7 @@ pub(crate) mod communicator;
 mod slices;
 pub(crate) mod accumulator;
 pub(crate) mod accumulated;
+pub(crate) mod exact;
 mod bytes;
 #[cfg(feature = "serde")]
 mod objects;

@@ -341,7 +341,7 @@ impl Communicator {
 
     /// Returns the operation. For text that names none, tells the other ranks and returns the
     /// error.
-    fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
+    pub(super) fn op(&mut self, kind: Kind, op: impl IntoReduceOp) -> Result<ReduceOp> {
         let checked = op_of(kind.name(), op).map_err(|error| error.of_replica(self.rank()));
         checked.inspect_err(|error| _ = self.refuse(kind, error))
     }

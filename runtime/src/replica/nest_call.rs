@@ -121,7 +121,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
     }
 
     /// Makes a step with the agreement on the whole nest.
-    fn agreed<R>(&mut self, step: impl FnOnce(&mut Communicator, &Agreement<'_>) -> R) -> R {
+    pub(super) fn agreed<R>(&mut self, step: impl FnOnce(&mut Communicator, &Agreement<'_>) -> R) -> R {
         let describe = || {
             // The axis comes first, because shapes are described without their size along it.
             let axis = self.axes.describe().map(|axes| ("axis".to_owned(), axes));
