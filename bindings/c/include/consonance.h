@@ -170,6 +170,12 @@ int cons_iall_reduce(cons_comm comm, const void *send, void *recv, size_t count,
 int cons_all_reduce_coalesced(cons_comm comm, void *const *data, const size_t *counts, size_t buffers, int dtype, int op);
 int cons_iall_reduce_coalesced(cons_comm comm, void *const *data, const size_t *counts, size_t buffers, int dtype, int op, cons_request *request);
 
+/* Does what cons_all_reduce does, with exact sums or means: each is rounded once, and depends on
+ * the elements alone, not on the order of the ranks. op is CONS_SUM or CONS_MEAN, dtype CONS_F32,
+ * CONS_F64, CONS_C64 or CONS_C128; others are CONS_ERR_ARGUMENT. */
+int cons_all_reduce_exact(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op);
+int cons_iall_reduce_exact(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op, cons_request *request);
+
 /* Combines all ranks' data on the root. Only the root uses recv. */
 int cons_reduce(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op, int root);
 int cons_ireduce(cons_comm comm, const void *send, void *recv, size_t count, int dtype, int op, int root, cons_request *request);

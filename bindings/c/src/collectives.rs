@@ -111,6 +111,15 @@ collectives! {
         Ok(Job::new(Call::AllReduce { op, send, recv }, of))
     }
 
+    /// Combines all ranks' data on all ranks, exactly.
+    cons_all_reduce_exact, cons_iall_reduce_exact: AllReduce
+    (send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int) |check| {
+        let (of, op, count) = reduction(check, count, dtype, op)?;
+        // SAFETY: the caller lends the memory until the call has ended.
+        let (send, recv) = unsafe { buffers(check, (send, count), (recv, count), of)? };
+        Ok(Job::new(Call::AllReduce { op, send, recv }, of).exact())
+    }
+
     /// Combines all ranks' data on the root.
     cons_reduce, cons_ireduce: Reduce
     (send: *const c_void, recv: *mut c_void, count: usize, dtype: c_int, op: c_int, root: c_int) |check| {

@@ -23,19 +23,30 @@ pub struct Job {
     counts: Vec<usize>,
     recv_counts: Vec<usize>,
     of: Option<Type>,
-    leaves: Option<Leaves>,
+    way: Way,
+}
+
+/// The way in which a reduction combines what the ranks have.
+#[derive(Debug)]
+enum Way {
+    /// Plain, or no reduction.
+    Plain,
+    /// With the leaves of each rank.
+    Leaves(Leaves),
+    /// Rounded once.
+    Exact,
 }
 
 impl Job {
     /// Makes a collective on elements of a type. Counts in `call` are those of parts.
     #[inline]
     pub fn new(call: Call<'static>, of: Type) -> Job {
-        Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of), leaves: None }
+        Job { call, counts: Vec::new(), recv_counts: Vec::new(), of: Some(of), way: Way::Plain }
     }
 
     /// Makes a barrier.
     pub fn barrier() -> Job {
-        Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None, leaves: None }
+        Job { call: Call::Barrier, counts: Vec::new(), recv_counts: Vec::new(), of: None, way: Way::Plain }
     }
 
     /// Returns the element type; `None` for a barrier.
@@ -55,7 +66,12 @@ impl Job {
 
     /// Makes a reduction one of leaves: the job's input is the last leaf.
     pub fn with_leaves(self, leaves: &Leaves) -> Job {
-        Job { leaves: Some(leaves.clone()), ..self }
+        Job { way: Way::Leaves(leaves.clone()), ..self }
+    }
+
+    /// Makes an all-reduce exact: each result is rounded once.
+    pub fn exact(self) -> Job {
+        Job { way: Way::Exact, ..self }
     }
 
     /// Returns what executes jobs one after the other, until one fails.
@@ -77,7 +93,7 @@ impl Job {
     /// If there are counts for a call that has none.
     #[inline]
     pub fn execute(self, communicator: &mut Communicator) -> Result<()> {
-        let Job { call, counts: given, recv_counts, of, leaves } = self;
+        let Job { call, counts: given, recv_counts, of, way } = self;
         let mut call: Call<'_> = call;
         if !given.is_empty() {
             match &mut call {
@@ -92,9 +108,10 @@ impl Job {
         let other = of.filter(|of| !of.is_plain());
         let describe = || other.iter().map(|of| ("type".to_owned(), of.name.to_owned())).collect();
         let agreement = other.map_or(Agreement::NONE, |of| Agreement::new(of.number as u64, &describe));
-        match leaves {
-            None => communicator.execute(call, &agreement),
-            Some(leaves) => communicator.execute_accumulated(call, &mut leaves.lock(), &agreement),
+        match way {
+            Way::Plain => communicator.execute(call, &agreement),
+            Way::Leaves(leaves) => communicator.execute_accumulated(call, &mut leaves.lock(), &agreement),
+            Way::Exact => communicator.execute_exact(call, &agreement),
         }
     }
 }

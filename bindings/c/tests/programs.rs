@@ -111,9 +111,10 @@ fn programs_compile_without_warnings_call_every_function_and_run() {
     let layouts = layouts();
     for language in &LANGUAGES {
         compile_and_run(layouts.to_str().expect("a path in UTF-8"), language);
-        let programs = ["calls.c", "errors.c", "accumulators.c"].map(|source| compile_and_run(source, language));
-        if let [Some(calls), Some(errors), Some(accumulators)] = programs {
-            call_every_function(&[calls, errors, accumulators]);
+        let programs =
+            ["calls.c", "errors.c", "accumulators.c", "exact.c"].map(|source| compile_and_run(source, language));
+        if let [Some(calls), Some(errors), Some(accumulators), Some(exact)] = programs {
+            call_every_function(&[calls, errors, accumulators, exact]);
         }
         compile_and_run("leaves.c", language);
     }
