@@ -1,7 +1,7 @@
 //! The execution of a call: at once, or started.
 
 use crate::{
-    arguments::Given,
+    arguments::{Given, input, output, rank},
     array::Loans,
     failure::{Bad, exception},
     jobs::Plan,
@@ -12,7 +12,7 @@ use crate::{
     waiting,
 };
 use consonance::{
-    Communicator, Error, MessageType, Queue, Result, World,
+    Communicator, Error, MessageType, ProcessGroupBuilder, Queue, Result, World,
     raw::{Kind, Origin},
 };
 use consonance_c::{Mailboxes, codes::messages};
@@ -56,6 +56,17 @@ impl Open {
             pool: Arc::default(),
             origin: Origin::here(),
         }
+    }
+
+    /// Joins the other processes of a group.
+    pub(crate) fn join(
+        py: Python<'_>,
+        group: impl FnOnce() -> Result<ProcessGroupBuilder> + Send + 'static,
+        timeout: Option<Timeout>,
+        join_timeout: Option<Timeout>,
+    ) -> PyResult<Open> {
+        let joined = waiting::apart(py, move || timeout::join(group()?, timeout, join_timeout));
+        joined?.map(Open::new).map_err(|error| exception(py, &error))
     }
 
     pub(crate) fn world(&self) -> World {
@@ -200,8 +211,42 @@ impl Open {
         Ok(self.mailboxes.get().expect("set above"))
     }
 
+    /// Sends a message with a tag, or starts it.
+    pub(crate) fn send(
+        &self,
+        py: Python<'_>,
+        starts: bool,
+        data: &Bound<'_, PyAny>,
+        (to, tag): (isize, u64),
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
+            let to = rank(self.world(), "to", to)?;
+            let (data, of) = input(loans, data, None)?;
+            Ok(mailboxes.of(of).start_send(data, to, tag, self.limit(timeout)))
+        };
+        self.message(py, starts, data, start, "send")
+    }
+
+    /// Receives a message with a tag, or starts to.
+    pub(crate) fn recv(
+        &self,
+        py: Python<'_>,
+        starts: bool,
+        data: &Bound<'_, PyAny>,
+        (source, tag): (Option<isize>, u64),
+        timeout: Option<Timeout>,
+    ) -> PyResult<Py<PyAny>> {
+        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
+            let from = source.map(|source| rank(self.world(), "source", source)).transpose()?;
+            let (data, of) = output(loans, data, "data")?;
+            Ok(mailboxes.of(of).start_recv(data, from, tag, self.limit(timeout)))
+        };
+        self.message(py, starts, data, start, "recv")
+    }
+
     /// Starts a message, and unless the caller waits itself, waits for it.
-    pub(crate) fn message(
+    fn message(
         &self,
         py: Python<'_>,
         starts: bool,

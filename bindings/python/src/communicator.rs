@@ -1,21 +1,19 @@
 //! Communicators.
 
 use crate::{
-    arguments::{Counts, Given, input, output, rank},
+    arguments::{Counts, Given},
     array::Loans,
     block::Block,
     collective::{self, Mode, Open},
     failure::{Bad, exception},
     id::UniqueId,
     jobs::{self, Plan},
-    timeout::{self, Timeout},
-    waiting,
+    timeout::Timeout,
 };
 use consonance::{
-    ProcessGroup, ProcessGroupBuilder, Result, World,
+    ProcessGroup, World,
     raw::{Kind, Reason},
 };
-use consonance_c::Mailboxes;
 use pyo3::{prelude::*, types::PyType};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,16 +58,6 @@ impl Communicator {
         open.ok_or_else(|| Python::attach(|py| exception(py, &collective::closed())))
     }
 
-    fn join(
-        py: Python<'_>,
-        group: impl FnOnce() -> Result<ProcessGroupBuilder> + Send + 'static,
-        timeout: Option<Timeout>,
-        join_timeout: Option<Timeout>,
-    ) -> PyResult<Communicator> {
-        let joined = waiting::apart(py, move || timeout::join(group()?, timeout, join_timeout));
-        joined?.map(Communicator::of).map_err(|error| exception(py, &error))
-    }
-
     /// Makes the call that `plan` plans.
     pub(crate) fn call(
         &self,
@@ -100,7 +88,8 @@ impl Communicator {
         let (id, refused) = (id.0, |bad: Bad| bad.exception(py, "Communicator"));
         let rank = rank.get("rank", "a rank of the group").map_err(refused)?;
         let size = size.get("size", "a number of ranks").map_err(refused)?;
-        Communicator::join(py, move || Ok(ProcessGroup::with_id(&id, rank, size)), timeout, join_timeout)
+        let group = move || Ok(ProcessGroup::with_id(&id, rank, size));
+        Open::join(py, group, timeout, join_timeout).map(Communicator::with)
     }
 
     /// Joins the processes that a launcher has started: `consonance run`, torchrun, Slurm's srun,
@@ -117,7 +106,7 @@ impl Communicator {
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Communicator> {
-        Communicator::join(py, ProcessGroup::from_env, timeout, join_timeout)
+        Open::join(py, ProcessGroup::from_env, timeout, join_timeout).map(Communicator::with)
     }
 
     /// This rank, counted from 0.
@@ -383,14 +372,7 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
-        let open = self.open()?;
-        let limit = open.limit(timeout);
-        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
-            let to = rank(open.world(), "to", to)?;
-            let (data, of) = input(loans, data, None)?;
-            Ok(mailboxes.of(of).start_send(data, to, tag, limit))
-        };
-        open.message(py, async_op, data, start, "send")
+        self.open()?.send(py, async_op, data, (to, tag), timeout)
     }
 
     /// Receives a message with this tag from rank `source`, or from any other rank without it, into
@@ -413,14 +395,7 @@ impl Communicator {
         async_op: bool,
         timeout: Option<Timeout>,
     ) -> PyResult<Py<PyAny>> {
-        let open = self.open()?;
-        let limit = open.limit(timeout);
-        let start = |mailboxes: &Mailboxes, loans: &mut Loans| {
-            let from = source.map(|source| rank(open.world(), "source", source)).transpose()?;
-            let (data, of) = output(loans, data, "data")?;
-            Ok(mailboxes.of(of).start_recv(data, from, tag, limit))
-        };
-        open.message(py, async_op, data, start, "recv")
+        self.open()?.recv(py, async_op, data, (source, tag), timeout)
     }
 
     /// Makes an array of unspecified values in memory that all ranks of the group read and write in
