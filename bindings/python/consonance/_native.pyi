@@ -119,6 +119,36 @@ class Communicator:
         timeout: _Timeout = None,
     ) -> Request: ...
     @overload
+    def all_reduce_exact(
+        self,
+        data: _D,
+        op: _Op = "sum",
+        *,
+        out: None = None,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce_exact(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _D,
+        async_op: Literal[False] = False,
+        timeout: _Timeout = None,
+    ) -> _D: ...
+    @overload
+    def all_reduce_exact(
+        self,
+        data: _Data,
+        op: _Op = "sum",
+        *,
+        out: _Data | None = None,
+        async_op: Literal[True],
+        timeout: _Timeout = None,
+    ) -> Request: ...
+    @overload
     def all_reduce_coalesced(
         self,
         data: list[_A],

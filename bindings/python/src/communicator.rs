@@ -161,6 +161,28 @@ impl Communicator {
         self.call(py, ("all_reduce", Kind::AllReduce), mode, |loans, _| jobs::all_reduce(loans, data, op, out))
     }
 
+    /// Does what `all_reduce` does, with exact sums or means of floats of 32 or 64 bits, or of
+    /// complex numbers of those: each is rounded once, and follows from the elements alone, in any
+    /// order.
+    ///
+    /// >>> import consonance as cs, numpy as np
+    /// >>> parts = np.array([1e16, 1.0, -1e16])
+    /// >>> cs.run(3, lambda comm: comm.all_reduce_exact(parts[comm.rank:][:1]))[0]
+    /// array([1.])
+    #[pyo3(signature = (data, op="sum", *, out=None, async_op=false, timeout=None))]
+    fn all_reduce_exact(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        op: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        async_op: bool,
+        timeout: Option<Given<Timeout>>,
+    ) -> PyResult<Py<PyAny>> {
+        let call = ("all_reduce_exact", Kind::AllReduce);
+        self.call(py, call, (async_op, timeout), |loans, _| Ok(jobs::all_reduce(loans, data, op, out)?.exact()))
+    }
+
     /// Combines all ranks' data of several arrays, each as `all_reduce` does, in one call. Returns
     /// the list `out`, or one of new arrays.
     ///

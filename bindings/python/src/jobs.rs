@@ -26,6 +26,11 @@ impl Plan {
         Plan { jobs: vec![Job::barrier()], outcome: None }
     }
 
+    /// Makes the reduction exact.
+    pub(crate) fn exact(self) -> Plan {
+        Plan { jobs: self.jobs.into_iter().map(Job::exact).collect(), ..self }
+    }
+
     /// Makes the reduction one of leaves.
     pub(crate) fn on(self, leaves: &Leaves) -> Planned {
         let Plan { jobs, outcome } = self;

@@ -61,6 +61,8 @@ def program(comm: cs.Communicator, data: Array, request: cs.Request) -> None:
     assert_type(comm.all_reduce(data), Array)
     assert_type(comm.all_reduce([data, data]), list[Array])
     assert_type(comm.all_reduce(data, async_op=True), cs.Request)
+    assert_type(comm.all_reduce_exact(data, "mean"), Array)
+    assert_type(comm.all_reduce_exact(data, async_op=True), cs.Request)
     assert_type(comm.all_reduce_coalesced([data]), list[Array])
     assert_type(comm.reduce(data), Array | None)
     assert_type(comm.reduce_scatter([data, data]), Array)

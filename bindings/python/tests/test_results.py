@@ -14,6 +14,7 @@ first, second = values(0), values(1)
 summed, all_of = first + second, np.concatenate([first, second])
 CALLS = {
     "all_reduce": (lambda comm, data: comm.all_reduce(data), [summed] * 2),
+    "all_reduce_exact": (lambda comm, data: comm.all_reduce_exact(data), [summed] * 2),
     "all_reduce_coalesced": (lambda comm, data: comm.all_reduce_coalesced([data])[0], [summed] * 2),
     "reduce": (lambda comm, data: comm.reduce(data), [summed, None]),
     "reduce_scatter": (lambda comm, data: comm.reduce_scatter(data), [summed[:2], summed[2:]]),
