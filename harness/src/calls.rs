@@ -137,13 +137,16 @@ impl<'a, T: Element> Call<'a, T> {
         }
     }
 
-    /// Starts such a reduction, which is in place.
+    /// Starts such a reduction.
     pub fn start_on(self, scope: &Scope<'a>, sum: &'a mut Accumulator<T>) -> Pending {
         let Call { kind, root, send, recv, .. } = self;
         match (kind, send, recv) {
             (Kind::AllReduce, None, Some(last)) => scope.all_reduce_accumulated(sum, last),
+            (Kind::AllReduce, Some(last), Some(recv)) => scope.all_reduce_accumulated_into(sum, last, recv),
             (Kind::Reduce, None, Some(last)) => scope.reduce_accumulated(sum, last, root),
+            (Kind::Reduce, Some(last), recv) => scope.reduce_accumulated_into(sum, last, recv, root),
             (Kind::ReduceScatter, None, Some(last)) => scope.reduce_scatter_accumulated(sum, last),
+            (Kind::ReduceScatter, Some(last), Some(recv)) => scope.reduce_scatter_accumulated_into(sum, last, recv),
             (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
             | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
             | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {

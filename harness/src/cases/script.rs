@@ -193,8 +193,6 @@ impl Collective {
         let offset = if is_whole { 0 } else { source.below(19) };
         let seed = source.seed();
         let runs = (kind.combines() && source.once_in(3)).then(|| Runs::read(source, size));
-        // A scope starts calls on leaves in place alone.
-        let in_place = in_place || (asynchronous && runs.is_some());
         Collective { kind, dtype, op, counts, runs, root, in_place, memory, offset, seed }
     }
 }

@@ -70,9 +70,16 @@ macro_rules! starts {
 
 /// Defines methods that start calls on leaves, each the twin of a method of [`Communicator`].
 macro_rules! starts_accumulated {
-    ($($name:ident($self:ident, $rank:ident, $sum:ident $(, $argument:ident: $type:ty)*) => $call:expr;)*) => { $(
+    ($(
+        $name:ident $(<$of:ident>)?($self:ident, $rank:ident, $sum:ident $(, $argument:ident: $type:ty)*) =>
+            $call:expr;
+    )*) => { $(
         #[doc = concat!("Starts [`Communicator::", stringify!($name), "`].")]
-        pub fn $name<T: Element>(&$self, $sum: &'env mut Accumulator<T> $(, $argument: $type)*) -> Pending {
+        pub fn $name<T: Element $(, $of: Element)?>(
+            &$self,
+            $sum: &'env mut Accumulator<T>
+            $(, $argument: $type)*
+        ) -> Pending {
             $self.add(move |communicator| communicator.complete(|$rank| $call))
         }
     )* };
@@ -128,10 +135,16 @@ impl<'env> Scope<'env> {
 
     starts_accumulated! {
         all_reduce_accumulated(self, rank, sum, last: &'env mut [T]) => rank.all_reduce_accumulated(sum, last);
+        all_reduce_accumulated_into<R>(self, rank, sum, last: &'env [T], recv: &'env mut [R]) =>
+            rank.all_reduce_accumulated_into(sum, last, recv);
         reduce_accumulated(self, rank, sum, last: &'env mut [T], root: usize) =>
             rank.reduce_accumulated(sum, last, root);
+        reduce_accumulated_into<R>(self, rank, sum, last: &'env [T], recv: Option<&'env mut [R]>, root: usize) =>
+            rank.reduce_accumulated_into(sum, last, recv, root);
         reduce_scatter_accumulated(self, rank, sum, last: &'env mut [T]) =>
             rank.reduce_scatter_accumulated(sum, last);
+        reduce_scatter_accumulated_into<R>(self, rank, sum, last: &'env [T], recv: &'env mut [R]) =>
+            rank.reduce_scatter_accumulated_into(sum, last, recv);
     }
 
     /// Starts [`Communicator::all_reduce_exact`].
