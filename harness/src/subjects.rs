@@ -3,7 +3,7 @@
 
 use crate::addresses::addresses;
 use consonance::{
-    CentralStorageStrategy, ClusterSpec, CommunicationOptions, Communicator, Device, MirroredStrategy,
+    Builder, CentralStorageStrategy, ClusterSpec, CommunicationOptions, Communicator, Device, MirroredStrategy,
     MultiWorkerBuilder, MultiWorkerMirroredStrategy, OneDeviceStrategy, Result, SimpleClusterResolver, Strategy,
 };
 #[cfg(target_os = "linux")]
@@ -80,7 +80,25 @@ pub struct Replicas {
     /// that number.
     pub workers: fn(usize) -> Option<Vec<usize>>,
     /// Makes the strategy, as one value per worker. Not every strategy takes the options.
-    pub(crate) make: fn(&[usize], CommunicationOptions) -> Vec<Strategy>,
+    pub(crate) make: fn(&[usize], Settings) -> Vec<Strategy>,
+}
+
+/// The settings of a strategy.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) options: CommunicationOptions,
+    /// The number of grains, if the replicas have any.
+    pub(crate) grains: Option<usize>,
+}
+
+impl Settings {
+    /// Gives a builder the number of grains by its method `set`.
+    fn of_grains<B>(self, builder: B, set: impl FnOnce(B, usize) -> B) -> B {
+        match self.grains {
+            Some(grains) => set(builder, grains),
+            None => builder,
+        }
+    }
 }
 
 /// Every kind of strategy.
@@ -127,7 +145,7 @@ impl Replicas {
         options: CommunicationOptions,
         work: impl Fn(&Strategy) -> R + Sync,
     ) -> Option<Vec<R>> {
-        let strategies = (self.make)(&(self.workers)(replicas)?, options);
+        let strategies = (self.make)(&(self.workers)(replicas)?, Settings { options, grains: None });
         if let [strategy] = &strategies[..] {
             return Some(vec![work(strategy)]);
         }
@@ -305,55 +323,65 @@ fn three(replicas: usize) -> Option<Vec<usize>> {
     (replicas >= 3).then(|| vec![replicas - 2, 1, 1])
 }
 
-fn mirrored(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
-    let strategy = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(options).build();
+fn mirrored(workers: &[usize], settings: Settings) -> Vec<Strategy> {
+    let builder = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(settings.options);
+    let strategy = settings.of_grains(builder, Builder::grains).build();
     vec![Strategy::clone(&strategy.expect("devices that exist"))]
 }
 
-fn mirrored_on_messages(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
-    let strategy = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(options);
-    let strategy = strategy.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build();
+fn mirrored_on_messages(workers: &[usize], settings: Settings) -> Vec<Strategy> {
+    let builder = MirroredStrategy::builder((0..workers[0]).map(Device::Cpu)).options(settings.options);
+    let builder = builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len())));
+    let strategy = settings.of_grains(builder, Builder::grains).build();
     vec![Strategy::clone(&strategy.expect("devices that exist"))]
 }
 
-fn one_worker(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+fn one_worker(workers: &[usize], settings: Settings) -> Vec<Strategy> {
     let resolver = SimpleClusterResolver::new(ClusterSpec::new());
-    let strategy = MultiWorkerMirroredStrategy::builder(resolver).replicas(workers[0]).options(options).build();
+    let builder = MultiWorkerMirroredStrategy::builder(resolver).replicas(workers[0]).options(settings.options);
+    let strategy = settings.of_grains(builder, MultiWorkerBuilder::grains).build();
     vec![Strategy::clone(&strategy.expect("a program that runs by itself"))]
 }
 
-fn central_storage(workers: &[usize], _: CommunicationOptions) -> Vec<Strategy> {
-    let strategy = CentralStorageStrategy::new((0..workers[0]).map(Device::Cpu), Device::Cpu(0));
+fn central_storage(workers: &[usize], settings: Settings) -> Vec<Strategy> {
+    let builder = CentralStorageStrategy::builder((0..workers[0]).map(Device::Cpu), Device::Cpu(0));
+    let strategy = settings.of_grains(builder, Builder::grains).build();
     vec![Strategy::clone(&strategy.expect("devices that exist"))]
 }
 
-fn one_device(_: &[usize], _: CommunicationOptions) -> Vec<Strategy> {
-    vec![Strategy::clone(&OneDeviceStrategy::new(Device::Cpu(0)).expect("a device that exists"))]
+fn one_device(_: &[usize], settings: Settings) -> Vec<Strategy> {
+    let builder = OneDeviceStrategy::builder(Device::Cpu(0));
+    let strategy = settings.of_grains(builder, Builder::grains).build();
+    vec![Strategy::clone(&strategy.expect("a device that exists"))]
 }
 
-fn workers_on_threads(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
+fn workers_on_threads(workers: &[usize], settings: Settings) -> Vec<Strategy> {
     let mut ranks = Communicator::threads(workers.iter().sum()).into_iter();
     let parts: Vec<Vec<Communicator>> = workers.iter().map(|&count| ranks.by_ref().take(count).collect()).collect();
-    meet(parts, |builder, communicators| builder.options(options).build_on(communicators))
+    meet(parts, settings, |builder, communicators| builder.build_on(communicators))
 }
 
 #[cfg(target_os = "linux")]
-fn workers_on_processes(workers: &[usize], options: CommunicationOptions) -> Vec<Strategy> {
-    meet(workers.to_vec(), |builder, replicas| {
+fn workers_on_processes(workers: &[usize], settings: Settings) -> Vec<Strategy> {
+    meet(workers.to_vec(), settings, |builder, replicas| {
         let meeting = |group: ProcessGroupBuilder| Ok(group.staging_bytes(SMALL).on_wait(|_| {}));
-        builder.options(options).replicas(replicas).meeting(meeting).build()
+        builder.replicas(replicas).meeting(meeting).build()
     })
 }
 
 /// Returns the strategies of the workers. Each is made on its own thread from one of `parts`.
 fn meet<P: Send>(
     parts: Vec<P>,
+    settings: Settings,
     build: impl Fn(MultiWorkerBuilder, P) -> Result<MultiWorkerMirroredStrategy> + Sync,
 ) -> Vec<Strategy> {
     let (cluster, build) = (&cluster(parts.len()), &build);
     thread::scope(|scope| {
         let worker = |(index, part)| {
-            scope.spawn(move || build(MultiWorkerMirroredStrategy::builder(task(cluster, index)), part))
+            scope.spawn(move || {
+                let builder = MultiWorkerMirroredStrategy::builder(task(cluster, index)).options(settings.options);
+                build(settings.of_grains(builder, MultiWorkerBuilder::grains), part)
+            })
         };
         let threads: Vec<_> = parts.into_iter().enumerate().map(worker).collect();
         let built = threads.into_iter().map(|thread| thread.join().expect("no worker panics"));

@@ -4,7 +4,7 @@ mod law;
 
 use consonance::Implementation;
 use consonance_harness::{
-    cases::{Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, Runs, Script, Source, Then},
+    cases::{Caller, Case, Collective, Counts, Leaf, Memory, NestCall, NestCase, Runs, Script, Source, Then},
     compare::{self, check, check_case},
     subjects::{GROUPS, Group, STRATEGIES},
 };
@@ -45,7 +45,8 @@ fn check_call(size: usize, implementation: Implementation, call: Collective) {
 
 /// Returns a call on a nest, with the automatic algorithm and without packs.
 fn nest_case(size: usize, nest: Nest<Leaf>, call: NestCall, caller: Caller) -> NestCase {
-    NestCase { size, nest, call, caller, implementation: Implementation::Auto, bytes_per_pack: 0, then: Then::Keep }
+    let (grains, implementation, bytes_per_pack, then) = (None, Implementation::Auto, 0, Then::Keep);
+    NestCase { size, grains, nest, call, caller, implementation, bytes_per_pack, then }
 }
 
 fn check_nest(case: &NestCase) {
@@ -200,6 +201,26 @@ fn random_reductions_have_runs_of_all_kinds() {
         share(&|runs| (0..3).any(|rank| runs.by_rank[rank].len() > 3 && nodes(runs, rank) == 1)),
     ] {
         assert!(20 * some > of, "{some} of {of}");
+    }
+}
+
+#[test]
+fn random_reductions_of_nests_have_grains_on_replicas_and_strategies() {
+    let case = |seed| {
+        let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();
+        NestCase::read(&mut Source::new(&bytes))
+    };
+    let cases: Vec<NestCase> = (0..1000).map(case).collect();
+    let some = |is: &dyn Fn(&NestCase) -> bool| cases.iter().filter(|case| case.grains.is_some() && is(case)).count();
+    let sparse = |case: &NestCase| case.nest.flatten().1.iter().any(|leaf| leaf.sparse);
+    for (what, count) in [
+        ("on replicas", some(&|case| case.caller == Caller::Replica)),
+        ("on strategies", some(&|case| case.caller == Caller::Strategy)),
+        ("along an axis", some(&|case| matches!(&case.call, NestCall::Reduce(_, axes) if !axes.is_empty()))),
+        ("of sparse rows", some(&sparse)),
+        ("several on a replica", some(&|case| case.contributions() > 2 * case.size)),
+    ] {
+        assert!(count > 10, "{count} of 1000 cases {what}");
     }
 }
 

@@ -79,8 +79,8 @@ fn leaves_beside_a_contribution_of_each_rank() {
 /// Checks a call in which replica 2 of three differs.
 fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -> ReplicaDoes) {
     let implementation = Implementation::Auto;
-    let case =
-        NestCase { size: 3, nest, call, caller: Caller::Replica, implementation, bytes_per_pack: 0, then: Then::Keep };
+    let (caller, grains, bytes_per_pack, then) = (Caller::Replica, None, 0, Then::Keep);
+    let case = NestCase { size: 3, grains, nest, call, caller, implementation, bytes_per_pack, then };
     let case = OddReplica { does: does(case.clone()), case, odd: 2 };
     STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
 }

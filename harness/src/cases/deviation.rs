@@ -163,7 +163,7 @@ impl Case for OddReplica {
             1 => ReplicaDoes::Fails,
             2 => ReplicaDoes::Panics,
             3 => ReplicaDoes::Barrier,
-            4 => ReplicaDoes::Calls(Box::new(NestCase { nest: one_more(case.nest.clone()), ..case.clone() }), "value"),
+            4 => ReplicaDoes::Calls(Box::new(NestCase { nest: one_more(&case), ..case.clone() }), "value"),
             5 | 6 => {
                 let (call, argument) = other_call(source, &case);
                 ReplicaDoes::Calls(Box::new(NestCase { call, ..case.clone() }), argument)
@@ -174,10 +174,10 @@ impl Case for OddReplica {
     }
 }
 
-/// Returns a list of the nest and one more leaf.
-fn one_more(nest: Nest<Leaf>) -> Nest<Leaf> {
-    let scalar = Leaf { dtype: DType::I32, shapes: vec![vec![8]; 8], sparse: false, seed: 0 };
-    Nest::List(vec![nest, Nest::Leaf(scalar)])
+/// Returns a list of the nest of a case and one more leaf.
+fn one_more(case: &NestCase) -> Nest<Leaf> {
+    let row = Leaf { dtype: DType::I32, shapes: vec![vec![8]; case.contributions()], sparse: false, seed: 0 };
+    Nest::List(vec![case.nest.clone(), Nest::Leaf(row)])
 }
 
 /// Returns a call that differs in one argument, and the argument's name.

@@ -11,7 +11,10 @@ use std::collections::BTreeMap;
 pub struct NestCase {
     /// The number of replicas.
     pub size: usize,
-    /// The value of every replica.
+    /// The number of grains of the strategy, if it has some: a reduction then takes a value of each
+    /// grain. On replicas and the strategy itself only.
+    pub grains: Option<usize>,
+    /// The value of every replica, or grain.
     pub nest: Nest<Leaf>,
     /// The call.
     pub call: NestCall,
@@ -25,12 +28,12 @@ pub struct NestCase {
     pub then: Then,
 }
 
-/// One leaf on every replica.
+/// One leaf on every replica, or of every grain.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// The element type.
     pub dtype: DType,
-    /// Each replica's shape. For sparse rows, the shape of their dense tensor.
+    /// The shape of each replica, or grain. For sparse rows, the shape of their dense tensor.
     pub shapes: Vec<Vec<usize>>,
     /// Whether the leaf is sparse rows. Their dense tensor has at least one axis.
     pub sparse: bool,
@@ -105,6 +108,9 @@ fn most(source: &mut Source<'_>) -> usize {
 
 const OPS: &[ReduceOp] = &ReduceOp::ALL;
 
+/// Grains of each replica. Some replicas have one more.
+const GRAINS: &[Option<usize>] = &[None, Some(4), None, Some(2), None, Some(1), Some(7)];
+
 impl Case for NestCase {
     fn read(source: &mut Source<'_>) -> NestCase {
         NestCase::read_on(source, 1, &Caller::ALL)
@@ -127,11 +133,21 @@ impl NestCase {
                 NestCall::Reduce(op, vec![])
             }
         };
-        let implementation = source.pick(&[Implementation::Auto, Implementation::OneShot, Implementation::TwoShot]);
+        // One byte chooses both, so that inputs from before grains still make the same calls.
+        let choice = source.below(256);
+        let implementation = [Implementation::Auto, Implementation::OneShot, Implementation::TwoShot][choice % 3];
+        let takes_grains = matches!((caller, &call), (Caller::Replica | Caller::Strategy, NestCall::Reduce(..)));
+        let grains = GRAINS[choice / 3 % GRAINS.len()].filter(|_| takes_grains).map(|each| each * size + choice % size);
         let bytes_per_pack = source.pick(&[64 << 10, 0, 1, 16, 80, 100, 1000]);
-        let nest = tree(source, 2, &mut |source| Leaf::read(source, size, &call));
+        let contributions = grains.unwrap_or(size);
+        let nest = tree(source, 2, &mut |source| Leaf::read(source, size, &call).of_each(contributions, &call));
         let then = source.pick(&[Then::Keep, Then::Dedupe, Then::Densify]);
-        NestCase { size, nest, call, caller, implementation, bytes_per_pack, then }
+        NestCase { size, grains, nest, call, caller, implementation, bytes_per_pack, then }
+    }
+
+    /// Returns the number of values that are reduced.
+    pub fn contributions(&self) -> usize {
+        self.grains.unwrap_or(self.size)
     }
 }
 
@@ -166,6 +182,7 @@ impl Case for AxisCase {
         }
         AxisCase(NestCase {
             size,
+            grains: None,
             nest: Nest::Leaf(leaf),
             call: NestCall::Reduce(op, axes),
             caller: Caller::Strategy,
@@ -197,23 +214,28 @@ impl Leaf {
             // Nearly always even blocks.
             *first = *first * size + usize::from(source.once_in(16));
         }
+        Leaf { dtype, shapes: vec![shape], sparse, seed: source.seed() }.of_each(size, call)
+    }
+
+    /// Returns a leaf of so many replicas or grains, whose shapes differ along the axes of the
+    /// call.
+    fn of_each(&self, count: usize, call: &NestCall) -> Leaf {
         let ragged: &[isize] = match call {
             NestCall::Gather(axis) => &[*axis],
             NestCall::Reduce(_, axes) => axes,
             NestCall::ReduceScatter(_) | NestCall::Broadcast(_) => &[],
         };
-        let seed = source.seed();
-        let shapes = (0..size).map(|replica| {
-            let mut shape = shape.clone();
+        let shapes = (0..count).map(|number| {
+            let mut shape = self.shapes[0].clone();
             for &axis in ragged {
                 let axis = if axis < 0 { axis + shape.len() as isize } else { axis };
                 if let Some(dimension) = usize::try_from(axis).ok().and_then(|axis| shape.get_mut(axis)) {
-                    *dimension = DIMENSIONS[mix(seed, replica as u64) as usize % DIMENSIONS.len()];
+                    *dimension = DIMENSIONS[mix(self.seed, number as u64) as usize % DIMENSIONS.len()];
                 }
             }
             shape
         });
-        Leaf { dtype, shapes: shapes.collect(), sparse, seed }
+        Leaf { shapes: shapes.collect(), ..*self }
     }
 }
 

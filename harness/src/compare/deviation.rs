@@ -3,7 +3,7 @@
 
 use super::{
     Verdict, kept,
-    nest::{self, Tree, outcomes, trees},
+    nest::{self, outcomes},
     script::{self, DEADLINE, parts},
 };
 use crate::{
@@ -265,13 +265,12 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
     // not run its replicas.
     let told: Mutex<Vec<Option<Option<String>>>> = Mutex::new(vec![None; common.size]);
     let work = |strategy: &Strategy| {
-        let result = strategy.run_with(nest::values(strategy, common), |replica, value| {
+        let result = strategy.run_with(nest::own(strategy, common), |replica, own| {
             let id = replica.replica_id_in_sync_group();
-            let make =
-                |case: &NestCase, value: Tree| nest::call(replica, &case.call, nest::options(case), value).map(drop);
+            let make = |case: &NestCase, own| nest::call(replica, case, own).map(drop);
             let result = match does {
-                _ if id != odd => make(common, value),
-                ReplicaDoes::Calls(other, _) => make(other, trees(other).swap_remove(odd)),
+                _ if id != odd => make(common, own),
+                ReplicaDoes::Calls(other, _) => make(other, nest::own_of(odd, other)),
                 ReplicaDoes::Barrier => replica.barrier(),
                 ReplicaDoes::Returns => return Ok(()),
                 ReplicaDoes::Fails => return Err(Error::other("a fault of its own")),
@@ -283,7 +282,7 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
         });
         (result.map(drop), nest::carry_out(strategy, common))
     };
-    kept::on_workers(replicas, common.size, nest::strategy_options(common), work, |results| {
+    kept::on_workers(replicas, common.size, nest::settings(common), work, |results| {
         let told = told.lock().expect("nobody panics holding this");
         let was_told = |replica: usize| match &told[replica] {
             Some(told) => told.is_some(),

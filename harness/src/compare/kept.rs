@@ -2,8 +2,8 @@
 //! working groups and strategies.
 
 use super::{Verdict, message};
-use crate::subjects::{Group, Rank, Replicas};
-use consonance::{CommunicationOptions, Strategy};
+use crate::subjects::{Group, Rank, Replicas, Settings};
+use consonance::Strategy;
 use consonance_kernels::os::thread_pool::Team;
 use std::{
     collections::BTreeMap,
@@ -72,7 +72,7 @@ const STRATEGIES: usize = 64;
 /// Idle strategies of one worker, with the parameters of each. The most recently used one is last.
 static IDLE: Mutex<Vec<(Key, Strategy)>> = Mutex::new(Vec::new());
 
-type Key = (&'static str, usize, CommunicationOptions);
+type Key = (&'static str, usize, Settings);
 
 /// Runs `work` as each worker of a strategy, and judges the workers' results. Passes if this kind
 /// of strategy cannot have `size` replicas.
@@ -82,17 +82,17 @@ type Key = (&'static str, usize, CommunicationOptions);
 pub(super) fn on_workers<R: Send>(
     replicas: Replicas,
     size: usize,
-    options: CommunicationOptions,
+    settings: Settings,
     work: impl Fn(&Strategy) -> R + Sync,
     judge: impl FnOnce(Vec<R>) -> Verdict,
 ) -> Verdict {
     let Some(shares) = (replicas.workers)(size) else { return Ok(()) };
-    let key = (replicas.name, size, options);
+    let key = (replicas.name, size, settings);
     let kept = {
         let mut idle = lock(&IDLE);
         idle.iter().position(|(other, _)| *other == key).map(|place| idle.remove(place).1)
     };
-    let strategies = kept.map_or_else(|| (replicas.make)(&shares, options), |strategy| vec![strategy]);
+    let strategies = kept.map_or_else(|| (replicas.make)(&shares, settings), |strategy| vec![strategy]);
     let [strategy] = &strategies[..] else {
         // No worker drops its strategy before the last one has finished.
         return judge(on_threads(strategies.iter(), |strategy| Ok(work(strategy)))?);

@@ -4,17 +4,18 @@ mod outcome;
 mod tree;
 
 pub(super) use outcome::{Outcome, outcomes};
-pub(super) use tree::{Tree, trees};
+pub(super) use tree::Tree;
 
 use super::{Verdict, kept, script::DEADLINE};
 use crate::{
     cases::{AxisCase, Caller, NestCall, NestCase, Then},
-    subjects::Replicas,
+    subjects::{Replicas, Settings},
 };
 use consonance::{
-    Axes, CommunicationOptions, Destinations, Device, Error, Mirrored, PerReplica, ReplicaContext, Result, Strategy,
+    Axes, CommunicationOptions, Destinations, Device, Error, Grains, Mirrored, PerReplica, ReplicaContext, Result,
+    Strategy,
 };
-use consonance_spec::collective as spec;
+use consonance_spec::{collective as spec, partition};
 
 /// Judges a call on nests: each replica's result, or that the call fails if the spec has no result.
 ///
@@ -25,7 +26,7 @@ pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
         let found = carry_out(strategy, case).and_then(|trees| then(case.then, trees));
         (strategy.local_replicas().start, found)
     };
-    kept::on_workers(replicas, case.size, strategy_options(case), work, |found| match outcomes(case) {
+    kept::on_workers(replicas, case.size, settings(case), work, |found| match outcomes(case) {
         Ok(expected) => found.into_iter().try_for_each(|(first, found)| match found {
             Ok(found) => equal(case, first, &found, &expected),
             Err(error) => Err(format!("failed: {error}; expected a result")),
@@ -67,27 +68,40 @@ pub(super) fn options(case: &NestCase) -> CommunicationOptions {
     options.timeout(DEADLINE).expect("a deadline that is not zero")
 }
 
-/// Returns the options of the strategy that executes a case. If the calls themselves pass the
-/// case's options, these are only the deadline, so that cases share the strategy.
-pub(super) fn strategy_options(case: &NestCase) -> CommunicationOptions {
-    match (case.caller, &case.call) {
-        (Caller::Overlap, _) | (Caller::Replica, NestCall::Reduce(..) | NestCall::Gather(_)) => {
-            CommunicationOptions::new().timeout(DEADLINE).expect("a deadline that is not zero")
-        }
+/// Returns the settings of the strategy that executes a case. If the calls themselves pass the
+/// case's options, those here are only the deadline, so that cases share the strategy.
+pub(super) fn settings(case: &NestCase) -> Settings {
+    let passes_options = match (case.caller, &case.call) {
+        // Reductions of grains take no options.
+        (Caller::Replica, NestCall::Reduce(..)) => case.grains.is_none(),
+        (Caller::Overlap, _) | (Caller::Replica, NestCall::Gather(_)) => true,
         (Caller::Replica, NestCall::ReduceScatter(_) | NestCall::Broadcast(_))
-        | (Caller::Strategy | Caller::Merge | Caller::Batch, _) => options(case),
-    }
+        | (Caller::Strategy | Caller::Merge | Caller::Batch, _) => false,
+    };
+    let options = match passes_options {
+        true => CommunicationOptions::new().timeout(DEADLINE).expect("a deadline that is not zero"),
+        false => options(case),
+    };
+    Settings { options, grains: case.grains }
 }
 
 /// Executes the case. Returns the result of every replica of this worker, or the one result for all
 /// replicas.
 pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree>> {
-    let values = values(strategy, case);
+    let own = own(strategy, case);
+    if case.caller == Caller::Replica {
+        return strategy.run_with(own, |replica, own| call(replica, case, own)).map(PerReplica::into_values);
+    }
+    if let (Caller::Strategy, NestCall::Reduce(op, axes), Some(_)) = (case.caller, &case.call, case.grains) {
+        let reduced = match axes.is_empty() {
+            true => strategy.reduce_grains(*op, &own, None),
+            false => strategy.reduce_grains(*op, &own, Axes::from(axes.as_slice())),
+        };
+        return reduced.map(|result| vec![result]);
+    }
+    let values = PerReplica::new(own.into_values().into_iter().flat_map(Grains::into_values).collect());
     match case.caller {
-        Caller::Replica => {
-            let results = strategy.run_with(values, |replica, value| call(replica, &case.call, options(case), value));
-            results.map(PerReplica::into_values)
-        }
+        Caller::Replica => unreachable!("done above"),
         Caller::Overlap => {
             strategy.run_with(values, |replica, value| overlap(replica, case, value)).map(PerReplica::into_values)
         }
@@ -102,10 +116,16 @@ pub(super) fn carry_out(strategy: &Strategy, case: &NestCase) -> Result<Vec<Tree
     }
 }
 
-/// Returns the value of each replica of this worker.
-pub(super) fn values(strategy: &Strategy, case: &NestCase) -> PerReplica<Tree> {
-    let local = strategy.local_replicas();
-    PerReplica::new(trees(case).drain(local).collect())
+/// Returns the values of the grains of each replica of this worker. Without grains each replica has
+/// one value.
+pub(super) fn own(strategy: &Strategy, case: &NestCase) -> PerReplica<Grains<Tree>> {
+    PerReplica::new(strategy.local_replicas().map(|replica| own_of(replica, case)).collect())
+}
+
+/// Returns the values of the grains of one replica.
+pub(super) fn own_of(replica: usize, case: &NestCase) -> Grains<Tree> {
+    let run = partition::block(case.contributions(), case.size, replica);
+    Grains::new(run.start, tree::trees(case, run))
 }
 
 /// Applies `then` to the sparse rows of the results.
@@ -122,16 +142,15 @@ fn then(then: Then, trees: Vec<Tree>) -> Result<Vec<Tree>> {
         .collect()
 }
 
-/// Makes the call on a replica.
-pub(super) fn call(
-    replica: &ReplicaContext<'_>,
-    call: &NestCall,
-    options: CommunicationOptions,
-    value: Tree,
-) -> Result<Tree> {
-    match call {
-        NestCall::Reduce(op, _) => replica.all_reduce_with(*op, value, options),
-        NestCall::Gather(axis) => replica.all_gather_with(value, *axis, options),
+/// Makes the call on a replica, with the values of its grains.
+pub(super) fn call(replica: &ReplicaContext<'_>, case: &NestCase, own: Grains<Tree>) -> Result<Tree> {
+    if let (NestCall::Reduce(op, _), Some(_)) = (&case.call, case.grains) {
+        return replica.all_reduce_grains(*op, own);
+    }
+    let value = own.into_values().pop().expect("a value of each replica");
+    match &case.call {
+        NestCall::Reduce(op, _) => replica.all_reduce_with(*op, value, options(case)),
+        NestCall::Gather(axis) => replica.all_gather_with(value, *axis, options(case)),
         NestCall::ReduceScatter(op) => replica.reduce_scatter(*op, value),
         NestCall::Broadcast(root) => replica.broadcast(value, *root),
     }

@@ -75,17 +75,19 @@ pub(crate) fn outcomes(case: &NestCase) -> Result<Vec<Vec<Outcome>>, Error> {
     case.nest.flatten().1.iter().map(|leaf| for_each_dtype!(with_type leaf.dtype, typed(case, leaf);)).collect()
 }
 
-/// Returns a replica's leaf as a tensor.
-pub(crate) fn array<T: Sample>(leaf: &Leaf, replica: usize) -> Array<T> {
-    let shape = &leaf.shapes[replica];
-    Array::new(shape, sample(mix(leaf.seed, replica as u64), shape.iter().product()))
+/// Returns the leaf of a replica or grain as a tensor.
+pub(crate) fn array<T: Sample>(leaf: &Leaf, number: usize) -> Array<T> {
+    let shape = &leaf.shapes[number];
+    // All have values of one kind. Otherwise a large value would hide the rounding of the others.
+    let seed = mix(leaf.seed, number as u64) / 3 * 3 + leaf.seed % 3;
+    Array::new(shape, sample(seed, shape.iter().product()))
 }
 
-/// Returns a replica's leaf as up to five sparse rows. Their indices are arbitrary and may be
-/// equal.
-pub(crate) fn rows<T: Sample>(leaf: &Leaf, replica: usize) -> sparse::IndexedSlices<T> {
-    let dense_shape = leaf.shapes[replica].clone();
-    let seed = mix(leaf.seed, replica as u64);
+/// Returns the leaf of a replica or grain as up to five sparse rows. Their indices are arbitrary
+/// and may be equal.
+pub(crate) fn rows<T: Sample>(leaf: &Leaf, number: usize) -> sparse::IndexedSlices<T> {
+    let dense_shape = leaf.shapes[number].clone();
+    let seed = mix(leaf.seed, number as u64);
     let count = if dense_shape[0] == 0 { 0 } else { (seed >> 32) as usize % 6 };
     let mut shape = dense_shape.clone();
     shape[0] = count;
@@ -99,7 +101,7 @@ fn typed<T: Sample<Mean: Sample>>(case: &NestCase, leaf: &Leaf) -> Result<Vec<Ou
     if leaf.sparse {
         return sparse_outcome::<T>(case, leaf).map(same);
     }
-    let arrays: Vec<Array<T>> = (0..case.size).map(|replica| array(leaf, replica)).collect();
+    let arrays: Vec<Array<T>> = (0..case.contributions()).map(|number| array(leaf, number)).collect();
     match &case.call {
         NestCall::Reduce(op, axes) => reduce(*op, &arrays, axes).map(Outcome::Dense).map(same),
         NestCall::Gather(axis) => array::gather(&arrays, *axis).map(|all| same(Outcome::Dense((&all).into()))),
@@ -140,7 +142,7 @@ fn blocks<T: Sample<Mean: Sample>>(op: ReduceOp, arrays: &[Array<T>]) -> Result<
 }
 
 fn sparse_outcome<T: Sample<Mean: Sample>>(case: &NestCase, leaf: &Leaf) -> Result<Outcome, Error> {
-    let all: Vec<sparse::IndexedSlices<T>> = (0..case.size).map(|replica| rows(leaf, replica)).collect();
+    let all: Vec<sparse::IndexedSlices<T>> = (0..case.contributions()).map(|number| rows(leaf, number)).collect();
     let undefined = |op: ReduceOp| Error::Undefined { op, dtype: T::DTYPE };
     match &case.call {
         NestCall::Reduce(op, axes) if !axes.is_empty() => {

@@ -13,7 +13,7 @@ use consonance::{
     nest::{self, Path},
 };
 use consonance_spec::{self as spec, DType, for_each_dtype};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// A nest whose structure is a value.
 #[derive(Clone, Debug)]
@@ -79,31 +79,31 @@ impl Tree {
     }
 }
 
-/// Returns every replica's value.
-pub(crate) fn trees(case: &NestCase) -> Vec<Tree> {
-    (0..case.size).map(|replica| tree(&case.nest, replica)).collect()
+/// Returns the values of these replicas, or grains.
+pub(crate) fn trees(case: &NestCase, numbers: Range<usize>) -> Vec<Tree> {
+    numbers.map(|number| tree(&case.nest, number)).collect()
 }
 
-fn tree(nest: &spec::nest::Nest<Leaf>, replica: usize) -> Tree {
+fn tree(nest: &spec::nest::Nest<Leaf>, number: usize) -> Tree {
     match nest {
-        spec::nest::Nest::Leaf(leaf) => for_each_dtype!(with_type leaf.dtype, leaf_of(leaf, replica);),
+        spec::nest::Nest::Leaf(leaf) => for_each_dtype!(with_type leaf.dtype, leaf_of(leaf, number);),
         spec::nest::Nest::List(items) | spec::nest::Nest::Tuple(items) => {
-            Tree::List(items.iter().map(|item| tree(item, replica)).collect())
+            Tree::List(items.iter().map(|item| tree(item, number)).collect())
         }
         spec::nest::Nest::Map(items) => {
-            Tree::Map(items.iter().map(|(key, item)| (key.clone(), tree(item, replica))).collect())
+            Tree::Map(items.iter().map(|(key, item)| (key.clone(), tree(item, number))).collect())
         }
     }
 }
 
-fn leaf_of<T: Sample>(leaf: &Leaf, replica: usize) -> Tree {
+fn leaf_of<T: Sample>(leaf: &Leaf, number: usize) -> Tree {
     let tensor = |array: &spec::array::Array<T>| {
         Tensor::new(array.shape.clone(), &array.data).expect("elements as the shape says")
     };
     if !leaf.sparse {
-        return Tree::Dense(tensor(&outcome::array(leaf, replica)));
+        return Tree::Dense(tensor(&outcome::array(leaf, number)));
     }
-    let rows = outcome::rows::<T>(leaf, replica);
+    let rows = outcome::rows::<T>(leaf, number);
     // Indices of either width.
     let indices = match leaf.seed % 2 {
         0 => Tensor::from(rows.indices.as_slice()),
