@@ -1,12 +1,15 @@
 //! Collectives on slices as values. The cases, the bench and the tuner make their calls here.
 
-use consonance::{Accumulator, Communicator, Element, Pending, ReduceOp, Result, Scope, SharedMemory};
+use consonance::{
+    Accumulator, Communicator, Element, Pending, ReduceOp, Result, Scope, SharedMemory,
+    raw::{self, Agreement},
+};
 use consonance_spec::Kind;
 use std::ops::{Deref, DerefMut};
 
 /// One rank's part of a collective.
 #[derive(Debug)]
-pub struct Call<'a, T> {
+pub struct Call<'a, T, R = T> {
     /// The kind. Splits and extensions have no buffers, and are no such calls.
     pub kind: Kind,
     /// The operation, if contributions are combined.
@@ -18,7 +21,7 @@ pub struct Call<'a, T> {
     /// The buffer that is only read. Without it the call is in place.
     pub send: Option<&'a [T]>,
     /// The buffer that is written.
-    pub recv: Option<&'a mut [T]>,
+    pub recv: Option<&'a mut [R]>,
 }
 
 /// The sizes of the parts of the ranks.
@@ -97,6 +100,23 @@ macro_rules! begin {
     }};
 }
 
+/// Calls the method of `$on` that a reduction of leaves is, or `$apart` if it is not in place.
+macro_rules! on_leaves {
+    ($call:expr, $on:expr, $sum:expr, $apart:expr) => {{
+        let Call { kind, op, root, counts, send, recv } = $call;
+        match (kind, send, recv) {
+            (Kind::AllReduce, None, Some(last)) => $on.all_reduce_accumulated($sum, last),
+            (Kind::Reduce, None, Some(last)) => $on.reduce_accumulated($sum, last, root),
+            (Kind::ReduceScatter, None, Some(last)) => $on.reduce_scatter_accumulated($sum, last),
+            (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
+            | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
+            | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {
+                $apart(Call { kind, op, root, counts, send, recv }, $on, $sum)
+            }
+        }
+    }};
+}
+
 impl<'a, T: Element> Call<'a, T> {
     /// Makes the call.
     ///
@@ -119,40 +139,66 @@ impl<'a, T: Element> Call<'a, T> {
     /// # Errors
     /// The communicator's.
     pub fn make_on(self, communicator: &mut Communicator, sum: &mut Accumulator<T>) -> Result<()> {
-        let Call { kind, root, send, recv, .. } = self;
-        match (kind, send, recv) {
-            (Kind::AllReduce, None, Some(last)) => communicator.all_reduce_accumulated(sum, last),
-            (Kind::AllReduce, Some(last), Some(recv)) => communicator.all_reduce_accumulated_into(sum, last, recv),
-            (Kind::Reduce, None, Some(last)) => communicator.reduce_accumulated(sum, last, root),
-            (Kind::Reduce, Some(last), recv) => communicator.reduce_accumulated_into(sum, last, recv, root),
-            (Kind::ReduceScatter, None, Some(last)) => communicator.reduce_scatter_accumulated(sum, last),
-            (Kind::ReduceScatter, Some(last), Some(recv)) => {
-                communicator.reduce_scatter_accumulated_into(sum, last, recv)
-            }
-            (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
-            | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
-            | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {
-                unreachable!("{kind:?} of leaves, {:?}, {:?}", send.is_some(), recv.is_some())
-            }
-        }
+        on_leaves!(self, communicator, sum, Call::make_apart_on)
     }
 
     /// Starts such a reduction.
     pub fn start_on(self, scope: &Scope<'a>, sum: &'a mut Accumulator<T>) -> Pending {
-        let Call { kind, root, send, recv, .. } = self;
+        on_leaves!(self, scope, sum, Call::start_apart_on)
+    }
+}
+
+/// Calls the method of `$on` that a reduction of leaves to another place is.
+macro_rules! apart_on_leaves {
+    ($call:expr, $on:expr, $sum:expr) => {{
+        let Call { kind, root, send, recv, .. } = $call;
         match (kind, send, recv) {
-            (Kind::AllReduce, None, Some(last)) => scope.all_reduce_accumulated(sum, last),
-            (Kind::AllReduce, Some(last), Some(recv)) => scope.all_reduce_accumulated_into(sum, last, recv),
-            (Kind::Reduce, None, Some(last)) => scope.reduce_accumulated(sum, last, root),
-            (Kind::Reduce, Some(last), recv) => scope.reduce_accumulated_into(sum, last, recv, root),
-            (Kind::ReduceScatter, None, Some(last)) => scope.reduce_scatter_accumulated(sum, last),
-            (Kind::ReduceScatter, Some(last), Some(recv)) => scope.reduce_scatter_accumulated_into(sum, last, recv),
+            (Kind::AllReduce, Some(last), Some(recv)) => $on.all_reduce_accumulated_into($sum, last, recv),
+            (Kind::Reduce, Some(last), recv) => $on.reduce_accumulated_into($sum, last, recv, root),
+            (Kind::ReduceScatter, Some(last), Some(recv)) => $on.reduce_scatter_accumulated_into($sum, last, recv),
             (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, send, recv)
             | (Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter, send, recv)
             | (Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_), send, recv) => {
                 unreachable!("{kind:?} of leaves, {:?}, {:?}", send.is_some(), recv.is_some())
             }
         }
+    }};
+}
+
+/// Reductions to another place, whose elements may be of another type.
+impl<'a, T: Element, R: Element> Call<'a, T, R> {
+    /// Makes the reduction.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn make_apart(self, communicator: &mut Communicator) -> Result<()> {
+        let Call { kind, op, root, send, recv, .. } = self;
+        let call = match (kind, send, recv) {
+            (Kind::AllReduce, Some(send), Some(recv)) => return communicator.all_reduce_into(op, send, recv),
+            (Kind::ReduceScatter, send, Some(recv)) => {
+                raw::Call::ReduceScatter { op, send: send.map(Into::into), recv: recv.into() }
+            }
+            (Kind::Reduce, send, recv) => {
+                raw::Call::Reduce { op, send: send.map(Into::into), recv: recv.map(Into::into), root }
+            }
+            (Kind::AllReduce | Kind::ReduceScatter | Kind::Barrier | Kind::Broadcast | Kind::AllGather, ..)
+            | (Kind::Gather | Kind::Scatter | Kind::AllToAll | Kind::SendRecv, ..)
+            | (Kind::Split | Kind::Extension(_), ..) => unreachable!("{kind:?} to another place"),
+        };
+        communicator.execute(call, &Agreement::NONE)
+    }
+
+    /// Makes the reduction of the leaves of `sum` and of the input, which is the last leaf.
+    ///
+    /// # Errors
+    /// The communicator's.
+    pub fn make_apart_on(self, communicator: &mut Communicator, sum: &mut Accumulator<T>) -> Result<()> {
+        apart_on_leaves!(self, communicator, sum)
+    }
+
+    /// Starts the reduction of leaves.
+    pub fn start_apart_on(self, scope: &Scope<'a>, sum: &'a mut Accumulator<T>) -> Pending {
+        apart_on_leaves!(self, scope, sum)
     }
 }
 

@@ -205,6 +205,21 @@ fn random_reductions_have_runs_of_all_kinds() {
 }
 
 #[test]
+fn random_reductions_take_means_of_integers_in_all_forms() {
+    let scripts: Vec<Script> = (0..3000).map(|seed| random_script(seed, 3)).collect();
+    for kind in [Kind::AllReduce, Kind::Reduce, Kind::ReduceScatter] {
+        for (has_runs, asynchronous) in [(false, false), (true, false), (true, true)] {
+            let is_meant = |call: &&Collective| {
+                call.kind == kind && call.is_mean_of_integers() && !call.in_place && call.runs.is_some() == has_runs
+            };
+            let meant = scripts.iter().filter(|script| script.asynchronous == asynchronous);
+            let count = meant.flat_map(|script| &script.calls).filter(is_meant).count();
+            assert!(count > 0, "{kind}, leaves: {has_runs}, asynchronous: {asynchronous}");
+        }
+    }
+}
+
+#[test]
 fn random_reductions_of_nests_have_grains_on_replicas_and_strategies() {
     let case = |seed| {
         let bytes: Vec<u8> = (0..64).flat_map(|word| mix(seed, word).to_le_bytes()).collect();

@@ -3,7 +3,7 @@
 use super::{Case, Source};
 use consonance::Implementation;
 use consonance_kernels::digest::mix;
-use consonance_spec::{DType, Kind, ReduceOp, call};
+use consonance_spec::{Class, DType, Kind, ReduceOp, call};
 use std::ops::Range;
 
 /// Worlds at the edges of the canonical tree.
@@ -158,6 +158,12 @@ impl Collective {
         self.kind.combines() || self.kind == Kind::Split
     }
 
+    /// Returns whether the results are means of integers, which are of another type.
+    pub fn is_mean_of_integers(&self) -> bool {
+        let is_integer = matches!(self.dtype.class(), Class::Signed | Class::Unsigned);
+        self.kind.combines() && self.op == ReduceOp::Mean && is_integer
+    }
+
     /// Returns the receiver of a send by the root: the next rank.
     pub fn receiver(&self, size: usize) -> usize {
         (self.root + 1) % size
@@ -193,7 +199,10 @@ impl Collective {
         let offset = if is_whole { 0 } else { source.below(19) };
         let seed = source.seed();
         let runs = (kind.combines() && source.once_in(3)).then(|| Runs::read(source, size));
-        Collective { kind, dtype, op, counts, runs, root, in_place, memory, offset, seed }
+        let call = Collective { kind, dtype, op, counts, runs, root, in_place, memory, offset, seed };
+        // A scope has no plain reduce and reduce-scatter to another type.
+        let has_form = !asynchronous || kind == Kind::AllReduce || call.runs.is_some();
+        Collective { in_place: in_place || (call.is_mean_of_integers() && !has_form), ..call }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::part::{Buffers, Part, given, results};
 use crate::{
-    calls::Call,
     cases::{Collective, Runs},
     sample::{Sample, sample},
 };
@@ -10,53 +9,69 @@ use consonance::{Accumulator, Communicator, Error, Pending, ReduceOp, Scope};
 use consonance_kernels::digest::mix;
 use std::ops::Range;
 
-/// A part whose input is the rank's last leaf, or room without leaves.
-struct Leaves<T> {
-    buffers: Buffers<T>,
+/// The leaves of a rank before the last, and their accumulator.
+pub(super) struct Held<T> {
     op: ReduceOp,
     run: Range<usize>,
     of: usize,
     /// The number of elements of a leaf.
     count: usize,
-    /// The leaves before the last.
     before: Vec<Vec<T>>,
     /// The accumulator, or the error of making it.
     sum: Result<Accumulator<T>, Error>,
 }
 
-/// Returns every rank's part of a reduction of leaves. Its result is that of as many ranks with one
-/// contribution each.
-pub(super) fn parts<T: Sample>(call: &Collective, runs: &Runs) -> Vec<Box<dyn Part>> {
-    let size = runs.by_rank.len();
+/// The last leaf of a rank, with those before.
+pub(super) type Last<T> = (Vec<T>, Held<T>);
+
+/// Returns all leaves, and the last leaf of each rank with those before. A rank without leaves has
+/// room in its place.
+pub(super) fn leaves<T: Sample>(call: &Collective, runs: &Runs) -> (Vec<Vec<T>>, Vec<Last<T>>) {
     // All leaves of a case have values of one kind. Otherwise a large value would hide the rounding
     // of the others.
     let kind = call.seed % 3;
-    let count = given(call, size, 0);
+    let count = given(call, runs.by_rank.len(), 0);
     let leaf = |seed: u64| sample::<T>(seed / 3 * 3 + kind, count);
     let leaves: Vec<Vec<T>> = (0..runs.of).map(|number| leaf(mix(call.seed, number as u64))).collect();
-    let results = results(call, &leaves, size);
-    let part = |(rank, run): (usize, &Range<usize>)| {
+    let held = |(rank, run): (usize, &Range<usize>)| {
         let mut before = leaves[run.clone()].to_vec();
         let last = before.pop().unwrap_or_else(|| leaf(mix(!call.seed, rank as u64)));
-        let result = results.as_ref().map(|results| results[rank].as_deref());
-        let buffers = Buffers::new(call, size, rank, last, result);
         let sum = Err(Error::other("an accumulator that was not made"));
-        let (op, run, of) = (call.op, run.clone(), runs.of);
-        Box::new(Leaves { buffers, op, run, of, count, before, sum }) as Box<dyn Part>
+        (last, Held { op: call.op, run: run.clone(), of: runs.of, count, before, sum })
     };
-    runs.by_rank.iter().enumerate().map(part).collect()
+    let held = runs.by_rank.iter().enumerate().map(held).collect();
+    (leaves, held)
 }
 
-impl<T: Sample> Leaves<T> {
-    /// Returns the call, and the accumulator with all leaves but the last.
-    fn begin(&mut self) -> Result<(Call<'_, T>, &mut Accumulator<T>), Error> {
-        let sum = self.sum.as_mut().map_err(|error| error.clone())?;
-        self.before[sum.added()..].iter().try_for_each(|leaf| sum.add(leaf))?;
-        Ok((self.buffers.as_call(), sum))
+/// Returns every rank's part of a reduction of [leaves]. Its result is that of as many ranks with
+/// one contribution each.
+pub(super) fn parts<T: Sample>(call: &Collective, leaves: &[Vec<T>], held: Vec<Last<T>>) -> Vec<Box<dyn Part>> {
+    let size = held.len();
+    let results = results(call, leaves, size);
+    let part = |(rank, (last, held)): (usize, Last<T>)| {
+        let result = results.as_ref().map(|results| results[rank].as_deref());
+        let buffers = Buffers::new(call, size, rank, last, result);
+        Box::new(Leaves { buffers, held }) as Box<dyn Part>
+    };
+    held.into_iter().enumerate().map(part).collect()
+}
+
+impl<T: Sample> Held<T> {
+    pub(super) fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
+        self.sum = communicator.accumulator(self.op, self.count, self.run.clone(), self.of);
+        Ok(())
     }
 
-    /// Checks the number of leaves that the accumulator has.
-    fn holds(&self, expected: usize) -> Result<(), String> {
+    /// Returns the accumulator with all leaves but the last.
+    pub(super) fn begin(&mut self) -> Result<&mut Accumulator<T>, Error> {
+        let sum = self.sum.as_mut().map_err(|error| error.clone())?;
+        self.before[sum.added()..].iter().try_for_each(|leaf| sum.add(leaf))?;
+        Ok(sum)
+    }
+
+    /// Checks the number of leaves that the accumulator has after a call, if it was made.
+    pub(super) fn judge(&self, is_made: bool) -> Result<(), String> {
+        let expected = if is_made { 0 } else { self.before.len() };
         match &self.sum {
             Ok(sum) if sum.added() != expected => Err(format!("{} leaves after the call, not {expected}", sum.added())),
             Ok(_) | Err(_) => Ok(()),
@@ -64,31 +79,36 @@ impl<T: Sample> Leaves<T> {
     }
 }
 
+/// A part whose input is the rank's last leaf, or room without leaves.
+struct Leaves<T> {
+    buffers: Buffers<T>,
+    held: Held<T>,
+}
+
 impl<T: Sample> Part for Leaves<T> {
     fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
         self.buffers.place(communicator)?;
-        self.sum = communicator.accumulator(self.op, self.count, self.run.clone(), self.of);
-        Ok(())
+        self.held.place(communicator)
     }
 
     fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
-        let (call, sum) = self.begin()?;
-        call.make_on(communicator, sum)
+        let sum = self.held.begin()?;
+        self.buffers.as_call().make_on(communicator, sum)
     }
 
     fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error> {
-        let (call, sum) = self.begin()?;
-        Ok(Some(call.start_on(scope, sum)))
+        let sum = self.held.begin()?;
+        Ok(Some(self.buffers.as_call().start_on(scope, sum)))
     }
 
     fn judge(&self, result: Result<(), Error>) -> Result<(), String> {
-        let expected = if result.is_ok() { 0 } else { self.before.len() };
+        let is_made = result.is_ok();
         self.buffers.judge(result)?;
-        self.holds(expected)
+        self.held.judge(is_made)
     }
 
     fn untouched(&self) -> Result<(), String> {
         self.buffers.untouched()?;
-        self.holds(self.before.len())
+        self.held.judge(false)
     }
 }

@@ -2,6 +2,7 @@
 
 mod part;
 mod leaves;
+mod means;
 
 pub use part::{Part, given};
 
@@ -58,9 +59,18 @@ pub fn parts(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
 }
 
 fn parts_of<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
-    match &call.runs {
-        None => part::parts_of::<T>(call, size),
-        Some(runs) => leaves::parts::<T>(call, runs),
+    let has_means = call.is_mean_of_integers() && !call.in_place;
+    let Some(runs) = &call.runs else {
+        let all = part::contributions::<T>(call, size);
+        return match has_means {
+            true => means::parts(call, &all, all.iter().map(|own| (own.clone(), None)).collect()),
+            false => part::parts_of(call, all),
+        };
+    };
+    let (all, held) = leaves::leaves::<T>(call, runs);
+    match has_means {
+        true => means::parts(call, &all, held.into_iter().map(|(last, held)| (last, Some(held))).collect()),
+        false => leaves::parts(call, &all, held),
     }
 }
 

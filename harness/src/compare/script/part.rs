@@ -9,7 +9,7 @@ use crate::{
 use consonance::{Communicator, Error, Pending, Scope};
 use consonance_kernels::digest::mix;
 use consonance_spec::{
-    Class, Extent, Flow, Kind, ReduceOp, Work,
+    Extent, Flow, Kind, ReduceOp, Work,
     collective::{self, Error as SpecError},
 };
 use std::ops::Range;
@@ -33,17 +33,16 @@ pub trait Part: Send {
     fn untouched(&self) -> Result<(), String>;
 }
 
-/// Returns every rank's part of a call to which each brings one contribution, of elements of `T`.
-pub(super) fn parts_of<T: Sample<Mean: Sample>>(call: &Collective, size: usize) -> Vec<Box<dyn Part>> {
-    let contributions: Vec<Vec<T>> =
-        (0..size).map(|rank| sample(mix(call.seed, rank as u64), given(call, size, rank))).collect();
-    let means = call.op == ReduceOp::Mean && matches!(T::DTYPE.class(), Class::Signed | Class::Unsigned);
-    let takes_means = call.kind == Kind::AllReduce && !call.in_place;
+/// Returns the one contribution of each rank.
+pub(super) fn contributions<T: Sample>(call: &Collective, size: usize) -> Vec<Vec<T>> {
+    (0..size).map(|rank| sample(mix(call.seed, rank as u64), given(call, size, rank))).collect()
+}
+
+/// Returns every rank's part of a call with one contribution of each.
+pub(super) fn parts_of<T: Sample>(call: &Collective, contributions: Vec<Vec<T>>) -> Vec<Box<dyn Part>> {
+    let size = contributions.len();
     if call.kind == Kind::Split {
         return split_parts(call, &contributions);
-    }
-    if means && takes_means {
-        return mean_parts(call, &contributions);
     }
     let results = results(call, &contributions, size);
     (contributions.into_iter().enumerate())
@@ -78,19 +77,14 @@ pub(super) fn results<T: Sample>(
     size: usize,
 ) -> Result<Vec<Option<Vec<T>>>, SpecError> {
     let root = call.root;
-    let only = |rank: usize, result: Vec<T>| {
-        let mut results = vec![None; size];
-        results[rank] = Some(result);
-        results
-    };
     let all = |results: Vec<Vec<T>>| results.into_iter().map(Some).collect();
     Ok(match (call.kind, &call.counts) {
-        (Kind::AllReduce, _) => all(collective::broadcast(&collective::reduce(call.op, given)?, size)),
-        (Kind::Reduce, _) => only(root, collective::reduce(call.op, given)?),
-        (Kind::ReduceScatter, _) => all(collective::scatter(&collective::reduce(call.op, given)?, size)?),
+        (Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter, _) => {
+            reduced(call, collective::reduce(call.op, given)?, size)?
+        }
         (Kind::Broadcast, _) => all(collective::broadcast(&given[root], size)),
         (Kind::AllGather, _) => all(collective::all_gather(given)),
-        (Kind::Gather, _) => only(root, collective::gather(given)),
+        (Kind::Gather, _) => only(root, collective::gather(given), size),
         (Kind::Scatter, Counts::Ragged(counts)) => all(collective::scatter_v(&given[root], counts)?),
         (Kind::Scatter, _) => all(collective::scatter(&given[root], size)?),
         (Kind::AllToAll, Counts::Pairs(counts)) => all(collective::all_to_all_v(given, counts)?),
@@ -100,20 +94,39 @@ pub(super) fn results<T: Sample>(
     })
 }
 
+/// Returns each rank's result of a reduction, of which all elements are given.
+pub(super) fn reduced<R: Sample>(
+    call: &Collective,
+    result: Vec<R>,
+    size: usize,
+) -> Result<Vec<Option<Vec<R>>>, SpecError> {
+    Ok(match call.kind {
+        Kind::Reduce => only(call.root, result, size),
+        Kind::ReduceScatter => collective::scatter(&result, size)?.into_iter().map(Some).collect(),
+        Kind::AllReduce => vec![Some(result); size],
+        Kind::Barrier | Kind::Broadcast | Kind::AllGather | Kind::Gather | Kind::Scatter => vec![None; size],
+        Kind::AllToAll | Kind::SendRecv | Kind::Split | Kind::Extension(_) => vec![None; size],
+    })
+}
+
+fn only<R: Sample>(rank: usize, result: Vec<R>, size: usize) -> Vec<Option<Vec<R>>> {
+    (0..size).map(|other| (other == rank).then(|| result.clone())).collect()
+}
+
 /// A buffer inside an allocation, with the bits of the whole allocation before and after the call.
-struct Slab<T> {
+pub(super) struct Slab<T> {
     elements: Elements<T>,
     /// Whether the elements are to lie in memory of the group.
     is_shared: bool,
     range: Range<usize>,
-    before: Vec<u64>,
-    after: Vec<u64>,
+    pub(super) before: Vec<u64>,
+    pub(super) after: Vec<u64>,
 }
 
 impl<T: Sample> Slab<T> {
     /// Returns the buffer of a rank in a call. Its contents are `before`, and `after` if the call
     /// succeeds.
-    fn new(call: &Collective, rank: usize, buffer: Buffer, before: &[T], after: &[T]) -> Slab<T> {
+    pub(super) fn new(call: &Collective, rank: usize, buffer: Buffer, before: &[T], after: &[T]) -> Slab<T> {
         let (offset, is_shared) = (call.offset, call.memory.is_shared(rank, buffer));
         // Elements on both sides that no call may touch. There are none if the buffer has its own
         // pages.
@@ -124,7 +137,7 @@ impl<T: Sample> Slab<T> {
         Slab { elements: Elements::Own(elements), is_shared, range, before, after }
     }
 
-    fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
+    pub(super) fn place(&mut self, communicator: &Communicator) -> Result<(), Error> {
         if self.is_shared {
             let mut elements = communicator.alloc(self.elements.len())?;
             elements.copy_from_slice(&self.elements);
@@ -133,15 +146,15 @@ impl<T: Sample> Slab<T> {
         Ok(())
     }
 
-    fn get(&self) -> &[T] {
+    pub(super) fn get(&self) -> &[T] {
         &self.elements[self.range.clone()]
     }
 
-    fn get_mut(&mut self) -> &mut [T] {
+    pub(super) fn get_mut(&mut self) -> &mut [T] {
         &mut self.elements[self.range.clone()]
     }
 
-    fn compare(&self, what: &str, expected: &[u64]) -> Result<(), String> {
+    pub(super) fn compare(&self, what: &str, expected: &[u64]) -> Result<(), String> {
         let elements = &self.elements;
         let found = keys(elements);
         match (0..found.len()).find(|&i| found[i] != expected[i]) {
@@ -160,7 +173,7 @@ impl<T: Sample> Slab<T> {
 
 /// Checks a call's result and buffers. A call without a result in the spec must fail on every rank,
 /// and must not change any buffer.
-fn judge(
+pub(super) fn judge(
     valid: bool,
     result: Result<(), Error>,
     after: impl FnOnce() -> Result<(), String>,
@@ -299,50 +312,6 @@ impl<T: Sample> Part for Buffers<T> {
 
     fn untouched(&self) -> Result<(), String> {
         self.send.iter().chain(&self.recv).try_for_each(|slab| slab.compare("a failed call wrote", &slab.before))
-    }
-}
-
-/// A part of an all-reduce to the mean of integers, which has another dtype than its inputs.
-struct Means<T: Sample<Mean: Sample>> {
-    send: Slab<T>,
-    recv: Slab<T::Mean>,
-}
-
-fn mean_parts<T: Sample<Mean: Sample>>(call: &Collective, given: &[Vec<T>]) -> Vec<Box<dyn Part>> {
-    let means = collective::mean(given).expect("integers have a mean");
-    let fresh: Vec<T::Mean> = sample(!call.seed, means.len());
-    let part = |(rank, given): (usize, &Vec<T>)| {
-        let send = Slab::new(call, rank, Buffer::Send, given, given);
-        Box::new(Means { send, recv: Slab::new(call, rank, Buffer::Recv, &fresh, &means) }) as Box<dyn Part>
-    };
-    given.iter().enumerate().map(part).collect()
-}
-
-impl<T: Sample<Mean: Sample>> Part for Means<T> {
-    fn place(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
-        self.send.place(communicator)?;
-        self.recv.place(communicator)
-    }
-
-    fn make(&mut self, communicator: &mut Communicator) -> Result<(), Error> {
-        communicator.all_reduce_into(ReduceOp::Mean, self.send.get(), self.recv.get_mut())
-    }
-
-    fn start<'env>(&'env mut self, scope: &Scope<'env>) -> Result<Option<Pending>, Error> {
-        scope.all_reduce_into(ReduceOp::Mean, self.send.get(), self.recv.get_mut()).map(Some)
-    }
-
-    fn judge(&self, result: Result<(), Error>) -> Result<(), String> {
-        let after = || {
-            self.send.compare("send", &self.send.after)?;
-            self.recv.compare("recv", &self.recv.after)
-        };
-        judge(true, result, after, || self.untouched())
-    }
-
-    fn untouched(&self) -> Result<(), String> {
-        self.send.compare("a failed call wrote send", &self.send.before)?;
-        self.recv.compare("a failed call wrote recv", &self.recv.before)
     }
 }
 
