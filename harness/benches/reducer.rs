@@ -8,7 +8,8 @@
 //! time to the time of a plain read of the inputs, without computation or writes. No reduction can
 //! exceed this ratio, and just past the second-level cache it is below 0.9. Reductions along an
 //! axis are compared with a plain read of the tensor, both by one thread and by one thread per
-//! core, and exact sums with plain ones.
+//! core. Exact sums are compared with plain ones, with the crate `xsum`, and with `math.fsum` if
+//! there is a `python3`.
 //!
 //! With a filter it runs criterion benches of every dtype, operation, number of inputs, size and
 //! instruction set, each with a `memcpy` of as many bytes:
@@ -29,11 +30,14 @@ use consonance_spec::{DType, Element, ReduceOp, bf16, f16};
 use criterion::{Criterion, Throughput};
 use std::{
     hint::black_box,
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 use wide::f32x8;
+use xsum::{Xsum, XsumLarge, XsumSmall};
 
 /// Turns of a comparison.
 const TURNS: usize = 21;
@@ -73,6 +77,7 @@ fn main() {
         portable();
         axes();
         exact_sums();
+        exact_sums_of_others();
         return;
     }
     let criterion = Criterion::default()
@@ -258,15 +263,20 @@ fn portable() {
     }
 }
 
+/// Returns elements near each other, and far apart.
+fn summands(count: usize) -> [Vec<f64>; 2] {
+    let near: Vec<f64> = (0..count).map(|place| ((place * 7919 % 10_007) as f64 - 5000.5) / 3.0).collect();
+    let far = (0..count).map(|place| near[place] * 2f64.powi((place * 31 % 160) as i32 - 80)).collect();
+    [near, far]
+}
+
 fn exact_sums() {
     println!("\nexact sums along an axis, against plain ones: elements near each other, and far apart");
     println!("{:>5} {:>22} {:>12} {:>12} {:>6} {:>6}", "dtype", "shape", "exact GB/s", "plain GB/s", "ratio", "far");
     // In the caches and beyond them.
     for count in [1 << 14, 1 << 25] {
         for shape in [[1, count, 1], [1, 2, count / 2], [1, 8, count / 8]] {
-            let near: Vec<f64> = (0..count).map(|place| ((place * 7919 % 10_007) as f64 - 5000.5) / 3.0).collect();
-            let far: Vec<f64> =
-                (0..count).map(|place| near[place] * 2f64.powi((place * 31 % 160) as i32 - 80)).collect();
+            let [near, far] = summands(count);
             let narrow = |elements: &[f64]| elements.iter().map(|&element| element as f32).collect::<Vec<f32>>();
             let sides: [(HostMemory, HostMemory); 2] =
                 [(narrow(&near)[..].into(), narrow(&far)[..].into()), (near[..].into(), far[..].into())];
@@ -298,6 +308,91 @@ fn exact_sums() {
             }
         }
     }
+}
+
+/// Sums floats for each line of the input, and prints the time and the bits.
+const FSUM: &str = r#"
+import array, math, struct, sys, time
+data = array.array("d", sys.stdin.buffer.read(8 * int(sys.argv[1]))).tolist()
+for _ in sys.stdin.buffer:
+    start = time.perf_counter()
+    total = math.fsum(data)
+    print(time.perf_counter() - start, struct.unpack("<Q", struct.pack("<d", total))[0], flush=True)
+"#;
+
+/// A process of Python that holds a list of floats. It ends when its input is closed.
+struct Fsum {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Fsum {
+    /// Starts the process; `None` without Python.
+    fn start(elements: &[f64]) -> Option<Fsum> {
+        let mut python = Command::new("python3");
+        python.args(["-c", FSUM, &elements.len().to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = python.spawn().ok()?;
+        let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_ne_bytes()).collect();
+        process.stdin.as_mut()?.write_all(&bytes).ok()?;
+        let output = BufReader::new(process.stdout.take()?);
+        Some(Fsum { process, output })
+    }
+
+    /// Returns the seconds and the bits of a sum.
+    fn sum(&mut self) -> (f64, u64) {
+        let mut line = String::new();
+        self.process.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("Python reads");
+        self.output.read_line(&mut line).expect("Python writes");
+        let (seconds, bits) = line.trim().split_once(' ').expect("a time and bits");
+        (seconds.parse().expect("a time"), bits.parse().expect("bits"))
+    }
+}
+
+fn exact_sums_of_others() {
+    println!("\nexact sums of f64, against the crate `xsum` and `math.fsum`: elements near each other, and far apart");
+    println!(
+        "{:>5} {:>9} {:>12} {:>12} {:>6} {:>12} {:>6}",
+        "", "count", "ours GB/s", "xsum GB/s", "ratio", "fsum GB/s", "ratio"
+    );
+    for count in [1 << 14, 1 << 22] {
+        for (name, elements) in ["near", "far"].into_iter().zip(summands(count)) {
+            let mut target = [0f64];
+            row(name, &elements, || {
+                let view = (elements.as_slice().into(), [1, count, 1]);
+                exact::reduce(ReduceOp::Sum, black_box(&[view]), 0..1, target.as_mut_slice().into());
+                target[0].to_bits()
+            });
+        }
+    }
+}
+
+fn sum_by(mut sum: impl Xsum, elements: &[f64]) -> u64 {
+    sum.add_list(elements);
+    sum.sum().to_bits()
+}
+
+fn row(name: &str, elements: &[f64], mut ours: impl FnMut() -> u64) {
+    let (count, bits) = (elements.len(), ours());
+    // The faster `XsumLarge` of version 0.1.6 returns wrong sums of 2^18 such elements and more.
+    let xsum = || match count < 1 << 16 {
+        true => sum_by(XsumLarge::new(), black_box(elements)),
+        false => sum_by(XsumSmall::new(), black_box(elements)),
+    };
+    assert_eq!(xsum(), bits, "exact sums are the same");
+    let result = compare(|| _ = black_box(ours()), || _ = black_box(xsum()));
+    let speed = |seconds: f64| 8e-9 * count as f64 / seconds;
+    print!("{name:>5} {count:>9} {:>12.2} {:>12.2} {:>6.2}", speed(result.ours), speed(result.theirs), result.ratio);
+    let Some(mut fsum) = Fsum::start(elements) else { return println!(" {:>12}", "no python3") };
+    let turn = |_| {
+        let (theirs, found) = fsum.sum();
+        assert_eq!(found, bits, "exact sums are the same");
+        let start = Instant::now();
+        black_box(ours());
+        (start.elapsed().as_secs_f64(), theirs)
+    };
+    let turns: Vec<(f64, f64)> = (0..TURNS).map(turn).collect();
+    let (ratio, theirs) = (median(turns.iter().map(|turn| turn.1 / turn.0)), median(turns.iter().map(|turn| turn.1)));
+    println!(" {:>12.2} {ratio:>6.2}", speed(theirs));
 }
 
 fn axes() {
