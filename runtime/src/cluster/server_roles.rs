@@ -37,8 +37,8 @@ impl ServerRoles {
     /// Returns the roles that a resolver knows. All processes run on this host.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the cluster has no `chief`, `worker` or `ps`, or several chiefs; if
-    /// one of these tasks is on another host; or if this process is none of them.
+    /// [`Error::InvalidCall`] if the cluster has no `chief`, `worker` or `ps`, or several chiefs;
+    /// if one of these tasks is on another host; or if this process is none of them.
     pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<ServerRoles> {
         let cluster = resolver.cluster_spec();
         let tasks = |job: &'static str| -> Vec<(usize, RoleTask)> {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_differ_in_a_server_have_other_texts() {
+    fn jobs_with_other_servers_have_other_texts() {
         let other = CLUSTER.replace("localhost:4", "localhost:5");
         let job = |cluster| roles(cluster, Some(("chief", 0))).unwrap().job();
         assert_ne!(job(&other), job(CLUSTER));

@@ -42,7 +42,7 @@ fn see_versions(view: &PublishedView, enough: usize) {
         let pieces = [4999..5000, 0..1, 2000..2600];
         let count = match seen % 3 {
             0 => view.read(0, pieces, all[..602].as_mut().into(), deadline).eq(&Reading::Done).then_some(602),
-            1 => view.read(0, [0..5000], all[..].as_mut().into(), deadline).eq(&Reading::Done).then_some(5000),
+            1 => view.read(0, Some(0..5000), all[..].as_mut().into(), deadline).eq(&Reading::Done).then_some(5000),
             _ => view
                 .read_rows(0, 50, &[99, 0, 50], all[..150].as_mut().into(), deadline)
                 .eq(&Reading::Done)
@@ -175,17 +175,17 @@ fn an_owner_killed_in_a_write_leaves_readers_their_deadline() {
     let file = owner.line("file");
     let view = PublishedView::open(of_process(owner.child.id(), &file), &PARTS).unwrap();
     let mut into = [0u64; 5000];
-    assert_eq!(view.read(0, [0..5000], into.as_mut_slice().into(), soon()), Reading::Done);
+    assert_eq!(view.read(0, Some(0..5000), into.as_mut_slice().into(), soon()), Reading::Done);
     assert_eq!(into, [1; 5000]);
     writeln!(owner.child.stdin.as_mut().unwrap()).unwrap();
     owner.line("inside");
     drop(owner);
     let begin = Instant::now();
     let deadline = begin + Duration::from_millis(50);
-    assert_eq!(view.read(0, [0..5000], into.as_mut_slice().into(), deadline), Reading::Overtaken);
+    assert_eq!(view.read(0, Some(0..5000), into.as_mut_slice().into(), deadline), Reading::Overtaken);
     assert!(begin.elapsed() >= Duration::from_millis(50) && begin.elapsed() < LIMIT);
     // The other parts are as they were.
-    assert_eq!(view.read(1, [0..3], [9u8; 3].as_mut_slice().into(), deadline), Reading::Done);
+    assert_eq!(view.read(1, Some(0..3), [9u8; 3].as_mut_slice().into(), deadline), Reading::Done);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_panic_within_a_write_ends_it() {
     }));
     panicked.unwrap_err();
     let mut into = [9f32; 2];
-    assert_eq!(view(&published).read(3, [0..2], into.as_mut_slice().into(), soon()), Reading::Done);
+    assert_eq!(view(&published).read(3, Some(0..2), into.as_mut_slice().into(), soon()), Reading::Done);
     assert_eq!(into, [7.0, 0.0]);
     published.write(3, |elements| elements.into_mut_slice::<f32>().unwrap()[1] = 8.0);
     published.with(3, |elements| assert_eq!(elements.as_slice::<f32>().unwrap()[..2], [7.0, 8.0]));
@@ -268,7 +268,7 @@ fn a_false_owner_makes_no_invalid_element() {
     rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
     let mut into = [true; 300];
     let view = PublishedView::open(file, &parts).unwrap();
-    assert_eq!(view.read(0, [0..300], into.as_mut_slice().into(), soon()), Reading::Done);
+    assert_eq!(view.read(0, Some(0..300), into.as_mut_slice().into(), soon()), Reading::Done);
     assert_eq!(into.map(u8::from).iter().map(|&byte| u32::from(byte)).sum::<u32>(), 1);
     assert!(into[2]);
 }
@@ -299,11 +299,11 @@ fn rows_of_any_length_are_read() {
 fn reads_of_other_elements_are_refused() {
     let view = view(&Published::create(&PARTS).unwrap());
     let is_refused = |read: &mut dyn FnMut() -> Reading| catch_unwind(AssertUnwindSafe(read)).is_err();
-    assert!(is_refused(&mut || view.read(1, [0..3], [0i8; 3].as_mut_slice().into(), soon())), "another type");
-    assert!(is_refused(&mut || view.read(1, [1..4], [0u8; 3].as_mut_slice().into(), soon())), "past the end");
-    assert!(is_refused(&mut || view.read(1, [0..2], [0u8; 3].as_mut_slice().into(), soon())), "too few");
-    assert!(is_refused(&mut || view.read(4, [0..3], [0u8; 3].as_mut_slice().into(), soon())), "another part");
-    assert!(!is_refused(&mut || view.read(1, [0..3], [0u8; 3].as_mut_slice().into(), soon())));
+    assert!(is_refused(&mut || view.read(1, Some(0..3), [0i8; 3].as_mut_slice().into(), soon())), "another type");
+    assert!(is_refused(&mut || view.read(1, Some(1..4), [0u8; 3].as_mut_slice().into(), soon())), "past the end");
+    assert!(is_refused(&mut || view.read(1, Some(0..2), [0u8; 3].as_mut_slice().into(), soon())), "too few");
+    assert!(is_refused(&mut || view.read(4, Some(0..3), [0u8; 3].as_mut_slice().into(), soon())), "another part");
+    assert!(!is_refused(&mut || view.read(1, Some(0..3), [0u8; 3].as_mut_slice().into(), soon())));
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn fork() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let write = catch_unwind(AssertUnwindSafe(|| published.with(0, |elements| elements.count())));
-        let read = AssertUnwindSafe(|| view.read(1, [0..3], [0u8; 3].as_mut_slice().into(), soon()));
+        let read = AssertUnwindSafe(|| view.read(1, Some(0..3), [0u8; 3].as_mut_slice().into(), soon()));
         let code = if write.is_err() && catch_unwind(read).is_err() { 7 } else { 8 };
         drop((published, view));
         // SAFETY: `_exit` takes a number.

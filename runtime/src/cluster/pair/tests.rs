@@ -138,7 +138,7 @@ fn child() {
 fn number_given(pair: &mut Pair) -> u64 {
     let view = PublishedView::open(pair.take_given().expect("a gift"), &PARTS).unwrap();
     let mut read = [0u64; 100];
-    assert_eq!(view.read(0, [0..100], read.as_mut_slice().into(), soon()), Reading::Done);
+    assert_eq!(view.read(0, Some(0..100), read.as_mut_slice().into(), soon()), Reading::Done);
     assert!(read.iter().all(|&number| number == read[0]));
     read[0]
 }
@@ -198,7 +198,7 @@ fn a_killed_peer_is_named_at_once_and_replaced() {
 }
 
 #[test]
-fn a_survivor_meets_a_peer_that_left() {
+fn a_survivor_meets_its_peer_again() {
     for [own, peer] in ORDERS {
         let job = job();
         let other = Process::start(&job, peer, own, 3);
@@ -263,7 +263,7 @@ fn a_loss_disturbs_no_other_pair_of_a_process() {
 }
 
 #[test]
-fn a_peer_that_does_not_come_is_named_at_the_deadline() {
+fn an_absent_peer_is_named_at_the_deadline() {
     let job = job();
     let options = PairOptions { job: &job, own: "chief[0]", peer: "ps[1]", gives: None };
     let error = Pair::meet(options, Instant::now() + Duration::from_millis(30)).unwrap_err();
