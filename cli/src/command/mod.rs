@@ -90,6 +90,14 @@ enum Command {
 /// the others ask it where all are. Each command starts, names and ends the workers of its host
 /// alone; the others get an error. No worker is replaced.
 ///
+/// With --chief and --ps, this command starts a chief and P parameter servers, too, for programs
+/// with a ParameterServerStrategy. TF_CONFIG then has the jobs chief, worker and ps, and there are
+/// none of torchrun's variables. The launch ends with its chief. If that ends with status 0, so
+/// does this command: the others have 2 s to end by themselves. If it fails, it is named and not
+/// replaced. Workers and servers that fail are treated alike, as below: a program that goes on
+/// without them needs --max-restarts or --keep-going. Lines of output begin with [chief],
+/// [worker 0] or [ps 0].
+///
 /// Sets for each worker TF_CONFIG (the cluster and this task) and CONSONANCE_JOB (a job id that no
 /// other launch has), or with --nodes CONSONANCE_CHIEF; for programs of torchrun also RANK,
 /// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Puts the worker before
@@ -131,9 +139,14 @@ struct Run {
     #[arg(long, value_name = "I", allow_negative_numbers = true, requires = "nodes",
         value_parser = number::<usize>(0..=usize::MAX))]
     node: Option<usize>,
-    /// Address of host 0 that all of them reach, and a port that is free there, as the next one
-    #[arg(long, value_name = "HOST:PORT", requires = "nodes", value_parser = chief)]
-    chief: Option<String>,
+    /// With --ps, start a chief, too. With --nodes, the address of host 0 that all of them reach,
+    /// and a port that is free there, as the next one
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, value_parser = chief)]
+    chief: Option<Option<String>>,
+    /// Number of parameter servers, beside the workers and the chief
+    #[arg(long, value_name = "P", allow_negative_numbers = true, requires = "chief",
+        conflicts_with_all = ["hosts", "nodes"], value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
+    ps: Option<NonZeroUsize>,
     /// Set CONSONANCE_JOB, which is the same on all of these hosts and differs from launch to
     /// launch: a worker that an earlier launch left behind then takes no place in this one
     #[arg(long, value_name = "ID", requires = "nodes")]
@@ -167,6 +180,12 @@ struct Run {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
+
+/// The problem of an address that nothing uses.
+const CHIEF_ADDRESS: &str = "an address for '--chief' is for launches on several hosts: expected '--nodes <N>', too";
+
+/// The problem of a chief that is neither a process of this launch nor at an address.
+const CHIEF_ALONE: &str = "'--chief' needs '--ps <P>', or with '--nodes <N>' an address: '--chief <HOST:PORT>'";
 
 /// The most hosts of --nodes: a group on several hosts has at most as many processes.
 const MAX_NODES: usize = 256;
@@ -307,7 +326,12 @@ fn status_of(name: &str, result: Result<(), impl Into<Problem>>) -> i32 {
 }
 
 fn launch(arguments: Run) -> Result<Launch, Problem> {
-    let (node, job) = (arguments.nodes.zip(arguments.node).zip(arguments.chief), arguments.job);
+    let address = match (arguments.chief, arguments.nodes, arguments.ps) {
+        (Some(Some(_)), None, _) => return Err(Problem::Usage(CHIEF_ADDRESS.to_owned())),
+        (Some(None), Some(_), _) | (Some(None), _, None) => return Err(Problem::Usage(CHIEF_ALONE.to_owned())),
+        (address, ..) => address.flatten(),
+    };
+    let (node, job) = (arguments.nodes.zip(arguments.node).zip(address), arguments.job);
     let node = node.map(|((nodes, node), chief)| Node { nodes, node, chief, job });
     if let Some(Node { nodes, node, .. }) = node.as_ref().filter(|node| node.node >= node.nodes.get()) {
         let sentence = format!("invalid value '{node}' for '--node <I>': expected less than {nodes}, --nodes");
@@ -316,6 +340,7 @@ fn launch(arguments: Run) -> Result<Launch, Problem> {
     Ok(Launch {
         workers: arguments.workers,
         hosts: arguments.hosts,
+        servers: arguments.ps,
         node,
         replicas: arguments.replicas,
         timeout: arguments.timeout,

@@ -6,7 +6,10 @@
 //! ports by a socket whose abstract name contains the port. Only one socket can have the name, and
 //! the system removes it when the launcher ends, in whatever way.
 
-use super::hosts::address;
+use super::{
+    hosts::address,
+    task::{Role, Task},
+};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -124,6 +127,26 @@ impl Cluster {
         variables.extend(self.job.clone().map(|job| ("CONSONANCE_JOB", job)));
         variables.extend(self.ranks(index));
         variables
+    }
+
+    /// Returns the variables by which a process of a launch with a chief, so many workers and
+    /// servers finds the others. Those of torch's launcher are not among them: it has no such roles.
+    pub(super) fn variables_of_role(&self, task: Task, workers: usize) -> Vec<(&'static str, String)> {
+        let list = |addresses: &[SocketAddr]| {
+            addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ")
+        };
+        let (chief, others) = self.addresses.split_at(1);
+        let (workers, servers) = others.split_at(workers);
+        let (job, index) = match task.role {
+            Role::Chief => ("chief", 0),
+            Role::Worker(worker) => ("worker", worker),
+            Role::Server(server) => ("ps", server),
+        };
+        let [chief, workers, servers] = [chief, workers, servers].map(list);
+        let cluster = format!(r#"{{"chief": [{chief}], "worker": [{workers}], "ps": [{servers}]}}"#);
+        let tf_config = format!(r#"{{"cluster": {cluster}, "task": {{"type": "{job}", "index": {index}}}}}"#);
+        let job = self.job.clone().map(|job| ("CONSONANCE_JOB", job));
+        [("TF_CONFIG", tf_config)].into_iter().chain(job).collect()
     }
 
     /// Returns the variables by which torch's launcher tells a worker who it is.

@@ -1,14 +1,17 @@
 //! The worker at fault when a launch failed, and the sentence that names it.
 
-use super::worker::{End, Ended};
+use super::{
+    task::Task,
+    worker::{End, Ended},
+};
 use consonance_kernels::os::launcher::Blame;
 use std::fmt;
 
 /// The worker that a launch failed of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The index of the worker at fault.
-    pub worker: usize,
+    /// The worker at fault.
+    pub worker: Task,
     /// Its process id.
     pub pid: i32,
     /// The state of the worker when the launch failed.
@@ -40,8 +43,8 @@ pub struct Unmet {
     pub ended: Ended,
     /// Whether it had been in such a group with others before.
     pub had_joined: bool,
-    /// The index of the worker that waits.
-    pub waiting: usize,
+    /// The worker that waits.
+    pub waiting: Task,
 }
 
 impl WorkerState {
@@ -59,7 +62,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn new(worker: usize, pid: i32, state: WorkerState, blame: Option<Blame>, first: Ended) -> Failure {
+    pub(super) fn new(worker: Task, pid: i32, state: WorkerState, blame: Option<Blame>, first: Ended) -> Failure {
         Failure { worker, pid, state, blame, first: Some(first).filter(|_| !state.has_failed()), elsewhere: None }
     }
 }
@@ -79,7 +82,7 @@ impl fmt::Display for WorkerState {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { worker, pid, state, blame, first, elsewhere } = self;
-        write!(f, "worker {worker} (pid {pid}): ")?;
+        write!(f, "{worker} (pid {pid}): ")?;
         match (state, blame) {
             (WorkerState::Ended(End::Status(0)), Some(Blame::Left)) => {
                 write!(f, "left with status 0 before a call of the others")?;
@@ -113,7 +116,7 @@ impl fmt::Display for Unmet {
             End::Status(status) => format!("ended with status {status}"),
             End::Signal(_) => format!("was {end}"),
         };
-        write!(f, "worker {worker} (pid {pid}) {end}{joined}; worker {waiting} waits for it")
+        write!(f, "{worker} (pid {pid}) {end}{joined}; {waiting} waits for it")
     }
 }
 
@@ -123,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_worker_at_fault_and_the_first_failed_worker() {
-        let first = Ended { worker: 0, pid: 4427, end: End::Status(1) };
-        let of = |state, blame| Failure::new(1, 4428, state, blame, first);
+        let first = Ended { worker: Task::worker(0), pid: 4427, end: End::Status(1) };
+        let of = |state, blame| Failure::new(Task::worker(1), 4428, state, blame, first);
         let [done, failed, killed] = [End::Status(0), End::Status(3), End::Signal(9)].map(WorkerState::Ended);
         let also = "; worker 0 (pid 4427): exit status 1";
         for (failure, text, end) in [
@@ -155,8 +158,10 @@ mod tests {
 
     #[test]
     fn an_absent_worker_is_named_with_one_waiting_for_it() {
-        let of =
-            |end, had_joined| Unmet { ended: Ended { worker: 1, pid: 7, end }, had_joined, waiting: 0 }.to_string();
+        let of = |end, had_joined| {
+            Unmet { ended: Ended { worker: Task::worker(1), pid: 7, end }, had_joined, waiting: Task::worker(0) }
+                .to_string()
+        };
         let end = "worker 0 waits for it";
         assert_eq!(of(End::Status(0), false), format!("worker 1 (pid 7) ended with status 0 and never joined; {end}"));
         assert_eq!(of(End::Status(0), true), format!("worker 1 (pid 7) ended with status 0; {end}"));

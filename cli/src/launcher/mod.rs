@@ -1,16 +1,17 @@
 //! Starts a program once for each worker of a cluster on this machine. When one worker fails,
 //! starts another process in its place if `max_restarts` allows it; otherwise ends all workers,
-//! unless `keep_going` is set.
+//! unless `keep_going` is set. With parameter servers, one process more is the chief: it is never
+//! replaced, and the launch ends with it.
 //!
-//! The files are its parts: `cluster.rs` (addresses and job id), `hosts.rs` (namespaces that play
-//! hosts), `worker.rs` (a process and its
-//! start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
-//! `inbox.rs` (what workers tell the launcher), `failure.rs` (whose fault a failure is),
-//! `restart.rs` (when a worker is replaced) and `supervisor.rs`, which waits for the workers. Two
-//! threads send the supervisor events over a channel: one receives the signals of the launcher,
-//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
-//! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
-//! that its reader has not taken within [`READING`] of the end.
+//! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `hosts.rs`
+//! (namespaces that play hosts), `worker.rs` (a process and its start), `output.rs` (the workers'
+//! output), `profile.rs` (the timeline of their calls), `inbox.rs` (what workers tell the
+//! launcher), `failure.rs` (whose fault a failure is), `restart.rs` (when a worker is replaced) and
+//! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a
+//! channel: one receives the signals of the launcher, `SIGCHLD` among them, the other passes on the
+//! workers' output. Neither thread blocks the other. So a launch with a timeout ends in time even
+//! if nobody reads its output: it drops the output that its reader has not taken within [`READING`]
+//! of the end.
 //!
 //! A launch goes through these stages:
 //!
@@ -19,6 +20,7 @@
 //! 2. *Awaiting.* A worker has failed with an error that names another worker, which still runs.
 //!    That one has [`GRACE`] to end by itself, so that its own failure is seen. Left out with
 //!    `keep_going`, and for a worker that is stopped.
+//!    So do the others of a chief that has ended with status 0: they end by themselves.
 //! 3. *Asked.* All workers have got `SIGTERM`. A worker that does not end within [`GRACE`] gets
 //!    `SIGKILL`.
 //! 4. *Killed.* The system ends the workers. The launcher no longer waits for a process that is
@@ -29,6 +31,7 @@
 //! that have ended remain zombies until the launch ends, so that the system does not give their
 //! process and group ids to other processes.
 
+mod task;
 pub(crate) mod cluster;
 pub(crate) mod hosts;
 mod inbox;
@@ -44,6 +47,7 @@ pub use cluster::Node;
 pub use failure::{Failure, Unmet, WorkerState};
 pub use hosts::MAX_HOSTS;
 pub use profile::Profiled;
+pub use task::{Role, Task};
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, Ended, become_worker};
 
@@ -92,6 +96,9 @@ pub struct Launch {
     /// The number of hosts that this machine plays, at most [`MAX_HOSTS`]; `None`: the workers run
     /// on this machine as it is.
     pub hosts: Option<NonZeroUsize>,
+    /// The number of parameter servers, if the launch has some. Then it has a chief, too, plays no
+    /// hosts, and ends with the chief.
+    pub servers: Option<NonZeroUsize>,
     /// The place of this launch among those of other hosts, if there are some. Then it plays no
     /// hosts and replaces no workers.
     pub node: Option<Node>,
@@ -120,9 +127,9 @@ pub struct Report {
     /// The event that ended the launch.
     pub outcome: Outcome,
     /// The workers that got `SIGKILL` because they had not ended within [`GRACE`], in order.
-    pub killed: Vec<usize>,
+    pub killed: Vec<Task>,
     /// The workers that did not end after `SIGKILL` either, in order.
-    pub left: Vec<usize>,
+    pub left: Vec<Task>,
     /// Whether output was dropped, because its reader did not take it within [`READING`] of the end
     /// of a launch with a timeout.
     pub unread: bool,
@@ -134,7 +141,8 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every worker ended with status 0, or the launch recovered: at least one worker still ran or
-    /// was replaced at the last failure, and all of these ended with status 0.
+    /// was replaced at the last failure, and all of these ended with status 0. With a chief: the
+    /// chief ended with status 0.
     Done,
     /// A worker failed. The one at fault is the first that did or, if that one had an error that
     /// named another worker, the named worker. The other workers were ended, or went on to their
@@ -147,7 +155,7 @@ pub enum Outcome {
         /// The timeout.
         timeout: Duration,
         /// The workers that still ran, in order.
-        running: Vec<usize>,
+        running: Vec<Task>,
     },
     /// The launcher got `SIGINT` after an earlier `SIGINT` or `SIGTERM`.
     Interrupted,
@@ -216,7 +224,7 @@ impl Launch {
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         self.check_files()?;
-        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.indices(), self.workers.get()));
+        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.tasks(), self.of_host()));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
@@ -228,9 +236,20 @@ impl Launch {
         Ok(report)
     }
 
-    /// Returns the number of workers of this launch, on all hosts.
+    /// Returns the number of processes of this launch, on all hosts.
     fn size(&self) -> usize {
-        self.workers.get().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
+        self.of_host().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
+    }
+
+    /// Returns the number of processes of each host.
+    fn of_host(&self) -> usize {
+        let others = self.servers.map_or(0, |servers| servers.get().saturating_add(1));
+        self.workers.get().saturating_add(others)
+    }
+
+    /// Returns the processes of this launch.
+    fn tasks(&self) -> Vec<Task> {
+        self.indices().map(|index| self.task(index)).collect()
     }
 
     /// Returns the indices of the workers of this launch among those of all.
@@ -363,15 +382,17 @@ impl fmt::Display for Report {
             Outcome::Done => {}
             Outcome::Failed(failure) => writeln!(f, "{failure}")?,
             Outcome::Unmet(unmet) => writeln!(f, "{unmet}")?,
-            Outcome::TimedOut { timeout, running } => writeln!(f, "after {timeout:?} {} still ran", name(running))?,
+            Outcome::TimedOut { timeout, running } => {
+                writeln!(f, "after {timeout:?} {} still ran", task::names(running))?
+            }
             Outcome::Interrupted => writeln!(f, "killed by a second SIGINT")?,
             Outcome::Refused { why } => writeln!(f, "cannot write the workers' output: {why}")?,
         }
         if !self.killed.is_empty() {
-            writeln!(f, "{} did not end within {GRACE:?} of being asked: SIGKILL", name(&self.killed))?;
+            writeln!(f, "{} did not end within {GRACE:?} of being asked: SIGKILL", task::names(&self.killed))?;
         }
         if !self.left.is_empty() {
-            writeln!(f, "{} did not end within {GRACE:?} of SIGKILL: left", name(&self.left))?;
+            writeln!(f, "{} did not end within {GRACE:?} of SIGKILL: left", task::names(&self.left))?;
         }
         if self.unread {
             writeln!(f, "output was not read within {READING:?} of the end: left")?;
@@ -388,12 +409,6 @@ fn status_of(end: End) -> i32 {
         End::Status(status) => status,
         End::Signal(signal) => BY_SIGNAL + signal,
     }
-}
-
-/// Returns `worker 3`, or `workers 0, 3`.
-fn name(workers: &[usize]) -> String {
-    let list: Vec<String> = workers.iter().map(usize::to_string).collect();
-    format!("worker{} {}", if list.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 
 impl StartError {

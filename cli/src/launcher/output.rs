@@ -4,6 +4,7 @@
 //! their order. If the thread must wait for the reader of its output, the workers wait for the
 //! thread, as they would for the reader without a launcher.
 
+use super::task::Task;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, write},
@@ -45,7 +46,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(worker: usize, pipe: OwnedFd, sink: Sink) -> Stream {
+    pub(super) fn new(worker: Task, pipe: OwnedFd, sink: Sink) -> Stream {
         Stream { pipe: File::from(pipe), sink, lines: Lines::new(worker) }
     }
 
@@ -235,8 +236,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(worker: usize) -> Lines {
-        let prefix = format!("[worker {worker}] ").into_bytes();
+    fn new(worker: Task) -> Lines {
+        let prefix = format!("[{worker}] ").into_bytes();
         Lines { line: prefix.clone(), prefix }
     }
 
@@ -268,7 +269,7 @@ mod tests {
 
     /// Returns the text that results from these pieces.
     fn lines(pieces: &[&[u8]]) -> Vec<u8> {
-        let (mut lines, mut text) = (Lines::new(7), Vec::new());
+        let (mut lines, mut text) = (Lines::new(Task::worker(7)), Vec::new());
         for piece in pieces {
             lines.push(piece, &mut text);
         }

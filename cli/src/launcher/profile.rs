@@ -5,6 +5,7 @@
 //! file merges them: a process for each process, a track for each thread that made calls, a slice
 //! for each run and call. All times are of the host's one clock.
 
+use super::task::Task;
 use consonance::profile::{EXTENSION, Event, Record};
 use consonance_kernels::os::record_file::{self, Contents};
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use std::{
     env, fmt,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write},
-    ops::Range,
     path::{Path, PathBuf},
     process,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -29,7 +29,7 @@ pub(super) struct Profile {
     /// Whether the file is of this launch, and has no profile yet.
     is_new: bool,
     /// The workers of the launch.
-    workers: Range<usize>,
+    workers: Vec<Task>,
     /// The number of workers of each host.
     workers_of_host: usize,
     /// The folder of the workers' folders.
@@ -47,7 +47,7 @@ pub struct Profiled {
 
 /// The calls of one thread of a worker's process.
 struct Track {
-    worker: usize,
+    worker: Task,
     host: usize,
     contents: Contents,
     records: Vec<Record>,
@@ -56,7 +56,7 @@ struct Track {
 impl Profile {
     /// Prepares a profile of these workers, so many on each host. Everything that can be refused is
     /// refused now.
-    pub(super) fn begin(path: &Path, workers: Range<usize>, workers_of_host: usize) -> io::Result<Profile> {
+    pub(super) fn begin(path: &Path, workers: Vec<Task>, workers_of_host: usize) -> io::Result<Profile> {
         let is_new = !path.exists();
         // The old content of the file stays until there is a new profile.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
@@ -64,8 +64,8 @@ impl Profile {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let folder = env::temp_dir().join(format!("consonance-profile-{}-{}", process::id(), now.as_nanos()));
         let profile = Profile { path: path.to_owned(), file, is_new, workers, workers_of_host, folder };
-        for worker in profile.workers.clone() {
-            fs::create_dir_all(profile.folder(worker))?;
+        for worker in &profile.workers {
+            fs::create_dir_all(profile.folder(worker.index))?;
         }
         Ok(profile)
     }
@@ -82,8 +82,8 @@ impl Profile {
 
     fn merge(&mut self) -> io::Result<Profiled> {
         let mut tracks = Vec::new();
-        for worker in self.workers.clone() {
-            tracks.extend(tracks_of(&self.folder(worker), worker, worker / self.workers_of_host)?);
+        for &worker in &self.workers {
+            tracks.extend(tracks_of(&self.folder(worker.index), worker, worker.index / self.workers_of_host)?);
         }
         self.file.set_len(0)?;
         self.is_new = false;
@@ -117,7 +117,7 @@ pub(super) fn write_words(profiled: &Result<Profiled, String>, f: &mut fmt::Form
 }
 
 /// Reads the files of a worker, in an order that does not depend on the file system.
-fn tracks_of(folder: &Path, worker: usize, host: usize) -> io::Result<Vec<Track>> {
+fn tracks_of(folder: &Path, worker: Task, host: usize) -> io::Result<Vec<Track>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
         paths.push(entry?.path());
@@ -162,7 +162,7 @@ impl Track {
         let of_process =
             |other: &&Track| (other.worker, other.contents.process) == (self.worker, self.contents.process);
         if name == "main" && all.iter().filter(of_process).any(|other| other.contents.name.starts_with("replica")) {
-            return format!("worker {}: main", self.worker);
+            return format!("{}: main", self.worker);
         }
         match name.is_empty() || name == "main" || name.starts_with("replica") {
             true => replicas,
@@ -191,9 +191,9 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
     for (index, track) in tracks.iter().enumerate() {
         let (process, thread) = (track.process(), index + 1);
         let name = |what: &str, key: &str, value: Value| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { key: value } });
-        let of_process = format!("worker {} (pid {})", track.worker, track.contents.process);
+        let of_process = format!("{} (pid {})", track.worker, track.contents.process);
         put(out, name("process_name", "name", of_process.into()))?;
-        put(out, name("process_sort_index", "sort_index", track.worker.into()))?;
+        put(out, name("process_sort_index", "sort_index", track.worker.index.into()))?;
         put(out, name("thread_name", "name", track.name(tracks).into()))?;
         put(out, name("thread_sort_index", "sort_index", thread.into()))?;
         for record in &track.records {
@@ -287,7 +287,7 @@ mod tests {
     fn merged_of_hosts(workers_of_host: usize, files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
         let (process, thread) = (process::id(), std::thread::current().id());
         let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
-        let mut profile = Profile::begin(&path, 0..2, workers_of_host).unwrap();
+        let mut profile = Profile::begin(&path, vec![Task::worker(0), Task::worker(1)], workers_of_host).unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
             let mut file = RecordFile::create(&file, name, *room).unwrap();
@@ -376,10 +376,10 @@ mod tests {
     #[test]
     fn a_failed_start_leaves_no_file_and_keeps_an_old_one() {
         let path = env::temp_dir().join(format!("consonance-kept-{}.json", process::id()));
-        drop(Profile::begin(&path, 0..1, 1).unwrap());
+        drop(Profile::begin(&path, vec![Task::worker(0)], 1).unwrap());
         assert!(!path.exists());
         fs::write(&path, "old").unwrap();
-        drop(Profile::begin(&path, 0..1, 1).unwrap());
+        drop(Profile::begin(&path, vec![Task::worker(0)], 1).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         fs::remove_file(&path).unwrap();
     }

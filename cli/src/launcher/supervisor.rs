@@ -10,6 +10,7 @@ use super::{
     output::Feed,
     profile::Profile,
     restart::{Due, Row},
+    task::{Role, Task},
     worker::{End, Ended, Ends, Environment, Worker},
 };
 use consonance_kernels::os::{
@@ -78,6 +79,8 @@ pub(super) struct Supervisor<'l> {
     unmet_named: bool,
     /// Whether the worker that ended last succeeded.
     succeeded: bool,
+    /// Whether the chief has ended with status 0, which ends the launch.
+    finished: bool,
     /// Whether the workers have got a signal that asks them to end.
     asked: bool,
     report: Report,
@@ -92,7 +95,7 @@ impl<'l> Supervisor<'l> {
         deadline: Option<Instant>,
     ) -> Result<Supervisor<'l>, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
-        let (size, workers) = (launch.size(), launch.workers.get());
+        let (size, workers) = (launch.size(), launch.of_host());
         let cluster = match (&launch.node, launch.hosts) {
             (Some(node), _) => Cluster::of_node(node, workers),
             (None, None) => Cluster::local(size),
@@ -124,6 +127,7 @@ impl<'l> Supervisor<'l> {
             unmet: None,
             unmet_named: false,
             succeeded: false,
+            finished: false,
             asked: false,
             report: Report {
                 outcome: Outcome::Done,
@@ -168,18 +172,22 @@ impl<'l> Supervisor<'l> {
                         self.ask();
                     }
                     Stage::Asked { .. } => {
-                        self.report.killed = self.running();
+                        self.report.killed = self.tasks_running();
                         self.kill();
                     }
                     Stage::Killed { .. } => {
-                        self.report.left = self.running();
+                        self.report.left = self.tasks_running();
                         break;
                     }
                 },
             }
         }
         // Workers that still ran at the last failure have ended well, and nobody told them to end.
-        if self.succeeded && matches!(self.stage, Stage::Running) && matches!(self.report.outcome, Outcome::Failed(_)) {
+        let has_recovered = match self.launch.servers {
+            None => self.succeeded && matches!(self.stage, Stage::Running),
+            Some(_) => self.finished,
+        };
+        if has_recovered && matches!(self.report.outcome, Outcome::Failed(_)) {
             self.report.outcome = Outcome::Done;
         }
         self.report
@@ -190,8 +198,9 @@ impl<'l> Supervisor<'l> {
         let environment = self.environment(index, restarts);
         let running = self.running();
         self.inbox.forget(index, &running);
-        let host = self.hosts.get(index / self.launch.workers);
-        let mut worker = Worker::start(index, self.launch, host, &environment, self.profile)?;
+        let host = self.hosts.get(index / self.launch.of_host());
+        let task = self.launch.task(index);
+        let mut worker = Worker::start(task, self.launch, host, &environment, self.profile)?;
         let cannot = |source| StartError::Launcher { doing: "watch a worker", source };
         self.ends.watch(&worker).map_err(cannot)?;
         let own_pid = host.map_or(Some(worker.pid()), |_| Host::inner(worker.pid()));
@@ -199,14 +208,17 @@ impl<'l> Supervisor<'l> {
         if self.launch.print_environment {
             let variables: Vec<String> =
                 environment.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
-            self.feed.say(&format!("worker {index} (pid {}): {}", worker.pid(), variables.join(" ")));
+            self.feed.say(&format!("{task} (pid {}): {}", worker.pid(), variables.join(" ")));
         }
         self.feed.add(worker.streams());
         Ok(worker)
     }
 
     fn environment(&self, index: usize, restarts: usize) -> Environment {
-        let mut environment = self.cluster.variables(index);
+        let mut environment = match self.launch.servers {
+            None => self.cluster.variables(index),
+            Some(_) => self.cluster.variables_of_role(self.launch.task(index), self.launch.workers.get()),
+        };
         environment.push((VARIABLE, self.inbox.post(index).to_string()));
         environment.extend(self.launch.replicas.map(|replicas| ("CONSONANCE_REPLICAS", replicas.to_string())));
         environment.push(("TORCHELASTIC_RESTART_COUNT", restarts.to_string()));
@@ -216,7 +228,11 @@ impl<'l> Supervisor<'l> {
 
     /// Returns the workers that have not ended, in order.
     fn running(&self) -> Vec<usize> {
-        self.workers.iter().filter(|worker| worker.end.is_none()).map(|worker| worker.index).collect()
+        self.workers.iter().filter(|worker| worker.end.is_none()).map(|worker| worker.task.index).collect()
+    }
+
+    fn tasks_running(&self) -> Vec<Task> {
+        self.running().into_iter().map(|index| self.launch.task(index)).collect()
     }
 
     /// Returns the place of a worker of this launch among its workers.
@@ -244,23 +260,40 @@ impl<'l> Supervisor<'l> {
             }
             if worker.end != End::Status(0) {
                 self.failed(worker);
+            } else if worker.worker.role == Role::Chief {
+                self.finish();
             }
+        }
+    }
+
+    /// Lets the others end, since the chief has done what there was to do.
+    fn finish(&mut self) {
+        if let Stage::Running = self.stage {
+            self.finished = true;
+            self.awaited = None;
+            self.due.clear();
+            self.stage = Stage::Awaiting { until: Instant::now() + GRACE };
         }
     }
 
     /// Finds the worker at fault if this failure is the first, and replaces the worker, ends the
     /// others or lets them go on.
     fn failed(&mut self, ended: Ended) {
-        if let (Stage::Running, Outcome::Done) = (self.stage, &self.report.outcome) {
-            self.first = Some(ended);
-            self.find_fault();
-        }
         if !matches!(self.stage, Stage::Running) {
             return;
         }
+        // The launch ends with its chief, whatever failed before and was replaced.
+        let is_chief = ended.worker.role == Role::Chief;
+        if is_chief || self.report.outcome == Outcome::Done {
+            (self.first, self.culprit) = (Some(ended), None);
+            self.find_fault();
+        }
+        if is_chief {
+            return self.ask();
+        }
         let Launch { max_restarts, keep_going, .. } = *self.launch;
         if self.restarts < max_restarts && !self.asked {
-            return self.replace(ended.worker, ended.to_string());
+            return self.replace(ended.worker.index, ended.to_string());
         }
         let others_run = !self.running().is_empty();
         let without = if max_restarts > 0 { ", and no restart is left" } else { "" };
@@ -279,17 +312,17 @@ impl<'l> Supervisor<'l> {
     fn find_fault(&mut self) {
         let Some(first) = self.first else { return };
         // A replacement does not answer for what was before.
-        if self.workers[self.place(first.worker)].pid() == first.pid {
-            self.culprit = self.inbox.culprit_of(first.worker).or(self.culprit);
+        if self.workers[self.place(first.worker.index)].pid() == first.pid {
+            self.culprit = self.inbox.culprit_of(first.worker.index).or(self.culprit);
         }
         let own = self.launch.indices();
         let is_own = |named: &Named| own.contains(&named.worker);
         let culprit = self.culprit.filter(is_own);
-        let named = culprit.map_or(first.worker, |named| named.worker);
+        let named = culprit.map_or(first.worker, |named| self.launch.task(named.worker));
         let (pid, state) = match named == first.worker {
             true => (first.pid, WorkerState::Ended(first.end)),
             false => {
-                let worker = &self.workers[self.place(named)];
+                let worker = &self.workers[self.place(named.index)];
                 (worker.pid(), state_of(worker))
             }
         };
@@ -317,7 +350,7 @@ impl<'l> Supervisor<'l> {
         let now = Instant::now();
         for Due { worker: index, why, restart, .. } in self.due.extract_if(.., |due| due.at <= now).collect::<Vec<_>>()
         {
-            let earlier = self.former.iter().filter(|former| former.index == index).count();
+            let earlier = self.former.iter().filter(|former| former.task.index == index).count();
             match self.begin(index, earlier + 1) {
                 Ok(worker) => {
                     let (pid, max) = (worker.pid(), self.launch.max_restarts);
@@ -366,13 +399,13 @@ impl<'l> Supervisor<'l> {
         let due: Vec<usize> = self.due.iter().map(|due| due.worker).collect();
         let ended: Vec<Ended> = self.workers.iter().filter_map(Worker::ended).collect();
         let is_last = ended.len() + 1 == self.workers.len() && due.is_empty();
-        let ended = ended.into_iter().find(|ended| !due.contains(&ended.worker))?;
+        let ended = ended.into_iter().find(|ended| !due.contains(&ended.worker.index))?;
         let waiting = self.running().into_iter().find(|&worker| self.inbox.waits(worker))?;
-        let had_joined = self.inbox.has_joined(ended.worker);
+        let had_joined = self.inbox.has_joined(ended.worker.index);
         // The one that ended may have joined this one, which has not run since. Nobody is left to
         // join a replacement.
-        let is_alone = is_last && self.former.iter().any(|former| former.index == waiting);
-        (is_alone || !self.inbox.has_met()).then_some(Unmet { ended, had_joined, waiting })
+        let is_alone = is_last && self.former.iter().any(|former| former.task.index == waiting);
+        (is_alone || !self.inbox.has_met()).then_some(Unmet { ended, had_joined, waiting: self.launch.task(waiting) })
     }
 
     /// Treats a worker for which another one waits in vain as one that failed.
@@ -380,7 +413,7 @@ impl<'l> Supervisor<'l> {
         let Launch { max_restarts, keep_going, .. } = *self.launch;
         if self.restarts < max_restarts && !self.asked {
             self.unmet = None;
-            self.replace(unmet.ended.worker, unmet.to_string());
+            self.replace(unmet.ended.worker.index, unmet.to_string());
         } else if keep_going {
             self.unmet_named = true;
             self.feed.say(&format!("{unmet}; the others go on"));
@@ -410,7 +443,7 @@ impl<'l> Supervisor<'l> {
 
     fn time_is_up(&mut self) {
         let timeout = self.launch.timeout.unwrap_or_default();
-        self.report.outcome = Outcome::TimedOut { timeout, running: self.running() };
+        self.report.outcome = Outcome::TimedOut { timeout, running: self.tasks_running() };
         self.ask();
     }
 

@@ -17,6 +17,7 @@ use super::{
     output::{Sink, Stream},
     profile::Profile,
     signals,
+    task::Task,
 };
 use crate::executable;
 use consonance::profile::VARIABLE;
@@ -81,8 +82,8 @@ impl fmt::Display for End {
 /// A worker that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its index.
-    pub worker: usize,
+    /// The worker.
+    pub worker: Task,
     /// Its process id.
     pub pid: i32,
     /// The kind of its end.
@@ -92,7 +93,7 @@ pub struct Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ended { worker, pid, end } = self;
-        write!(f, "worker {worker} (pid {pid}): {end}")
+        write!(f, "{worker} (pid {pid}): {end}")
     }
 }
 
@@ -142,7 +143,7 @@ pub(super) type Environment = Vec<(&'static str, String)>;
 
 /// A worker that was started. Dropping it kills the worker and its whole group.
 pub(super) struct Worker {
-    pub(super) index: usize,
+    pub(super) task: Task,
     pub(super) begun: Instant,
     /// The end of the worker, once the launcher has seen it. The process is reaped when this is
     /// dropped.
@@ -153,7 +154,7 @@ pub(super) struct Worker {
 impl Worker {
     /// Starts a worker, and returns once the process has become the program.
     pub(super) fn start(
-        index: usize,
+        task: Task,
         launch: &Launch,
         host: Option<&Host>,
         environment: &Environment,
@@ -174,7 +175,7 @@ impl Worker {
         }
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(profile) = profile {
-            command.env(VARIABLE, profile.folder(index));
+            command.env(VARIABLE, profile.folder(task.index));
         }
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = match host {
@@ -182,7 +183,7 @@ impl Worker {
             Some(host) => host.spawn(&mut command),
         };
         let child = child.map_err(cannot)?;
-        let worker = Worker { index, begun: Instant::now(), end: None, child };
+        let worker = Worker { task, begun: Instant::now(), end: None, child };
         // Dropping the command closes our copy of the worker's end of the socket.
         drop(command);
 
@@ -200,8 +201,8 @@ impl Worker {
 
     /// Takes the outputs of the worker. Only the first call returns them.
     pub(super) fn streams(&mut self) -> Vec<Stream> {
-        let stdout = self.child.stdout.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stdout));
-        let stderr = self.child.stderr.take().map(|pipe| Stream::new(self.index, pipe.into(), Sink::Stderr));
+        let stdout = self.child.stdout.take().map(|pipe| Stream::new(self.task, pipe.into(), Sink::Stdout));
+        let stderr = self.child.stderr.take().map(|pipe| Stream::new(self.task, pipe.into(), Sink::Stderr));
         stdout.into_iter().chain(stderr).collect()
     }
 
@@ -211,7 +212,7 @@ impl Worker {
 
     /// Returns how the worker ended, once the launcher has seen it.
     pub(super) fn ended(&self) -> Option<Ended> {
-        self.end.map(|end| Ended { worker: self.index, pid: self.pid(), end })
+        self.end.map(|end| Ended { worker: self.task, pid: self.pid(), end })
     }
 
     /// Checks whether the worker has ended since the last check, and leaves it a zombie.

@@ -7,6 +7,7 @@ mod mpi;
 mod nodes;
 mod reformed;
 mod replaced;
+mod roles;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
