@@ -51,7 +51,7 @@ struct Peer {
 /// The group of the two, which this end leaves when it is dropped.
 enum Group {
     Threads(#[expect(dead_code, reason = "it is kept")] Mutex<Communicator>),
-    Processes(Pair),
+    Processes(Box<Pair>),
 }
 
 impl Link {
@@ -71,7 +71,7 @@ impl Link {
     pub(super) fn over(pair: Pair, name: &str, index: usize) -> Link {
         let (mailbox, rank) = (pair.mailbox(), pair.peer_rank());
         let peer = Peer { rank, name: name.to_owned(), index };
-        Link { mailbox, peer, group: Group::Processes(pair) }
+        Link { mailbox, peer, group: Group::Processes(Box::new(pair)) }
     }
 
     /// Returns a handle of the link.

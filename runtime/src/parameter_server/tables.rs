@@ -13,7 +13,7 @@ use consonance_kernels::{
     shm::{PublishedView, Reading},
 };
 use std::{
-    ops::Range,
+    iter,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -141,10 +141,7 @@ impl Tables {
         let memory = &self.servers[shard.server].memory;
         let deadline = Instant::now() + ALONE;
         let reading = match rows {
-            None => {
-                let all: [Range<usize>; 1] = [0..shard.rows.len() * row];
-                memory.read(shard.part, all, target.reborrow(), deadline)
-            }
+            None => memory.read(shard.part, iter::once(0..shard.rows.len() * row), target.reborrow(), deadline),
             Some(rows) => memory.read_rows(shard.part, row, rows, target.reborrow(), deadline),
         };
         match reading {
