@@ -83,7 +83,7 @@ fn the_launch_ends_with_its_chief() {
 }
 
 #[test]
-fn processes_that_end_with_the_chief_are_not_asked() {
+fn nobody_ending_with_the_chief_is_asked() {
     let gate = Gate::new();
     let others = gate.then("sleep 0.3; echo done");
     let launch = Launch::shell("--chief --ps 1 -n 1", &by_role(&gate.then("exit 0"), &others, &others));
@@ -95,7 +95,7 @@ fn processes_that_end_with_the_chief_are_not_asked() {
 }
 
 #[test]
-fn a_chief_that_fails_ends_the_launch_and_is_not_replaced() {
+fn a_failed_chief_ends_the_launch_without_a_replacement() {
     for options in ["--chief --ps 1 -n 1", "--chief --ps 1 -n 1 --max-restarts 5", "--chief --ps 1 -n 1 --keep-going"] {
         let output = Launch::shell(options, &by_role("exit 7", "sleep 60", "sleep 60")).finish();
         assert_eq!(output.status.code(), Some(7), "{output:?}");
@@ -129,7 +129,7 @@ fn workers_and_servers_are_replaced() {
 }
 
 #[test]
-fn a_server_that_fails_without_a_restart_ends_the_launch() {
+fn a_failed_server_ends_the_launch_if_no_restart_is_left() {
     let mut launch = Launch::shell(
         "--chief --ps 2 -n 1",
         &by_role("echo c $$; sleep 60", "echo w $$; sleep 60", "echo s $$; sleep 60"),
