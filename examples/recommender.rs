@@ -13,8 +13,8 @@
 //! its error on ratings that it has not seen is compared with that of a guess.
 //!
 //! Closures are in windows, so all bits are a function of the program. The chief prints the digest
-//! of both tables. At the end it is compared with that of the same training, undisturbed, by threads
-//! of one process.
+//! of both tables. At the end it is compared with that of the same training, undisturbed, by
+//! threads of one process.
 
 use clap::Parser;
 use consonance::{

@@ -261,8 +261,8 @@ fn failures(error: Error) -> Vec<(usize, Why)> {
     failures.iter().map(|failure| (failure.number as usize, why(&failure.error))).collect()
 }
 
-/// What the program runs: the number of its closure, the results that it needs, and the value for
-/// its worker.
+/// The function of the program. Its argument is the number of the closure, the results that it
+/// needs, and the value for its worker.
 type Run = Function<((u64, Vec<i64>), Vec<i64>), Vec<i64>>;
 
 /// Plays a program on threads.

@@ -58,6 +58,7 @@ mod fields;
 
 mod error;
 mod foreign_errors;
+mod worst;
 mod panics;
 mod kind;
 #[doc(hidden)]

@@ -94,7 +94,7 @@ fn in_a_window_all_read_the_window_before() -> Result<()> {
 }
 
 #[test]
-fn results_are_arguments_and_an_error_cancels_those_that_wait_for_it() -> Result<()> {
+fn results_are_arguments_and_an_error_cancels_their_receivers() -> Result<()> {
     let strategy = ParameterServerStrategy::builder_of_threads(2, 1).on_error(OnError::Continue).build()?;
     let coordinator = ClusterCoordinator::new(&strategy);
     let half = coordinator.function("half", |_, number: u32| match number % 2 {
@@ -116,7 +116,7 @@ fn results_are_arguments_and_an_error_cancels_those_that_wait_for_it() -> Result
 }
 
 #[test]
-fn a_panic_and_a_closure_that_hangs_fail_alone() -> Result<()> {
+fn a_panic_and_a_hanging_closure_fail_alone() -> Result<()> {
     let builder = ParameterServerStrategy::builder_of_threads(2, 1).on_error(OnError::Continue);
     let strategy = builder.closure_timeout(Duration::from_secs(2)).build()?;
     let coordinator = ClusterCoordinator::new(&strategy);

@@ -44,6 +44,7 @@ pub use dtype::{Class, DType, Element};
 pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};
 pub use parameter_server::{
-    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RoundRobin, Shards,
+    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RefusedPartition,
+    RoundRobin, Shards,
 };
 pub use world::World;

@@ -100,6 +100,7 @@ const FLOORS: [(&str, &[&str]); 2] = [
         &[
             "error",
             "foreign_errors",
+            "worst",
             "kind",
             "panics",
             "profile",
@@ -115,6 +116,7 @@ const FLOORS: [(&str, &[&str]); 2] = [
             "gradient",
             "checkpoint",
             "training",
+            "parameter_server",
             "raw",
         ],
     ),

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What all threads of the chief share.
+/// The state of the chief, which all of its threads share.
 #[derive(Debug)]
 pub(super) struct Chief {
     pub(super) program: Arc<Program>,

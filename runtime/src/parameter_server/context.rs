@@ -1,4 +1,4 @@
-//! What a closure sees: its worker, and the variables.
+//! The place of a closure: its worker, and the variables as it sees them.
 
 use super::{
     effect::Effect,

@@ -47,7 +47,7 @@ pub struct ClusterCoordinator {
     strategy: Arc<Inner>,
 }
 
-/// What has happened since the last [`join`](ClusterCoordinator::join).
+/// The events since the last [`join`](ClusterCoordinator::join).
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
     /// The workers that were lost. Other workers have run their closures.
@@ -76,7 +76,7 @@ impl ClusterCoordinator {
     }
 
     /// Schedules a function with an argument, and returns its result to come. The argument is a
-    /// value, a [`RemoteValue`], for which the closure waits, a [`PerWorker`], or
+    /// value, a [`RemoteValue`], for which the closure waits, a [`PerWorker`](super::PerWorker), or
     /// [several](Argument::and). Waits only if as many closures wait for workers as the strategy
     /// allows.
     ///

@@ -19,9 +19,9 @@
 //! what the lost one has staged is dropped when that one commits. If the worker is lost after it,
 //! its effects are at the servers.
 //!
-//! **Windows.** In [`Order::Scheduled`] the effects of a window commit when all of its closures have
-//! ended, in the order in which they were scheduled, before the next window begins. Nobody reads
-//! meanwhile.
+//! **Windows.** In [`Order::Scheduled`] the effects of a window commit when all of its closures
+//! have ended, in the order in which they were scheduled, before the next window begins. Nobody
+//! reads meanwhile.
 
 mod strategy;
 mod variable;
@@ -45,8 +45,7 @@ mod failure;
 pub use argument::{Argument, PerWorker};
 pub use chief::LostWorker;
 pub use consonance_spec::{
-    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner,
-    parameter_server::RefusedPartition,
+    FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RefusedPartition,
 };
 pub use context::WorkerContext;
 pub use coordinator::{ClusterCoordinator, Joined};

@@ -2,7 +2,7 @@
 
 use super::{context::WorkerContext, effect::PartSpec, variable::Layout};
 use crate::{Error, Nest, Result, Tensor, value::nest::sent};
-use consonance_spec::{Partitioner, RoundRobin, parameter_server::shards_of};
+use consonance_spec::{Partitioner, RefusedPartition, RoundRobin};
 use std::{any::type_name, fmt, marker::PhantomData, sync::Arc};
 
 /// A function of the program, which workers run: see
@@ -91,7 +91,7 @@ impl Program {
             None => 1,
             Some(partitioner) => {
                 let partitions = partitioner.partitions(value.shape(), value.dtype(), 0).map_err(refused)?;
-                shards_of(value.shape(), &partitions).map_err(refused)?
+                shard_count(value.shape(), &partitions).map_err(refused)?
             }
         };
         let servers = self.round.place(shards);
@@ -122,6 +122,22 @@ impl Program {
     }
 }
 
+/// Returns the number of shards of a tensor that is no scalar, for these parts along its axes.
+fn shard_count(shape: &[usize], partitions: &[usize]) -> Result<usize, RefusedPartition> {
+    if partitions.len() != shape.len() {
+        return Err(RefusedPartition::Rank { expected: shape.len(), found: partitions.len() });
+    }
+    for (axis, &parts) in partitions.iter().enumerate() {
+        match (axis, parts) {
+            (_, 0) => return Err(RefusedPartition::NoParts { axis }),
+            (1.., 2..) => return Err(RefusedPartition::OtherAxis { axis, parts }),
+            (0, _) | (_, 1) => {}
+        }
+    }
+    // No shard is empty, but that of a tensor without rows.
+    Ok(partitions[0].min(shape[0]).max(1))
+}
+
 impl fmt::Debug for Declared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Declared").field("name", &self.name).finish_non_exhaustive()
@@ -141,9 +157,9 @@ impl<A, R> fmt::Debug for Function<A, R> {
 }
 
 /// Makes the error of a partition that is refused.
-impl From<consonance_spec::parameter_server::RefusedPartition> for Error {
-    fn from(refused: consonance_spec::parameter_server::RefusedPartition) -> Error {
-        use consonance_spec::parameter_server::RefusedPartition::*;
+impl From<RefusedPartition> for Error {
+    fn from(refused: RefusedPartition) -> Error {
+        use RefusedPartition::{AxisOutOfRange, NoParts, NotPositive, OtherAxis, Rank, Scalar};
         let (argument, expected, found) = match refused {
             NotPositive { argument } => (argument, "a positive number".to_owned(), "0".to_owned()),
             Scalar => ("shape", "one with an axis".to_owned(), "a scalar".to_owned()),

@@ -59,7 +59,7 @@ pub(super) struct Begun {
     pub(super) argument: Vec<u8>,
 }
 
-/// What is to be done after an attempt has ended.
+/// The duty of the chief after an attempt has ended.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Nothing.
@@ -315,7 +315,8 @@ impl Schedule {
         self.cancel();
     }
 
-    /// Cancels closures that wait: all, if a failure says so, and those whose arguments do not come.
+    /// Cancels closures that wait: all, if a failure says so, and those whose arguments do not
+    /// come.
     fn cancel(&mut self) {
         loop {
             let cause = |(&number, closure): (&u64, &Arc<Closure>)| Some((number, self.cause_against(closure)?));

@@ -114,8 +114,8 @@ pub struct ParameterServerBuilder {
 const QUEUE: usize = 262_144;
 
 impl ParameterServerStrategy {
-    /// Makes the strategy of the cluster in the environment variable `TF_CONFIG`, which has the jobs
-    /// `chief`, `worker` and `ps`. All processes are on this host.
+    /// Makes the strategy of the cluster in the environment variable `TF_CONFIG`, which has the
+    /// jobs `chief`, `worker` and `ps`. All processes are on this host.
     ///
     /// # Errors
     /// As [`builder`](Self::builder), and [`Error::InvalidCall`] if the variable is malformed.

@@ -1,6 +1,6 @@
 //! Variables on servers, and where they lie.
 
-use crate::{DType, Error, IndexedSlices, Result, Tensor, variable::update::Update};
+use crate::{DType, Error, IndexedSlices, Result, Tensor, value::indexed_slices, variable::update::Update};
 use consonance_spec::Shards;
 use std::{
     fmt,
@@ -144,10 +144,10 @@ impl Layout {
         if self.shape.is_empty() {
             return Err(self.no_rows(call));
         }
-        let wide: Vec<i64> = match (indices.rank(), indices.dtype()) {
-            (1, DType::I64) => indices.as_slice::<i64>()?.to_vec(),
-            (1, DType::I32) => indices.as_slice::<i32>()?.iter().copied().map(i64::from).collect(),
-            _ => return Err(Error::invalid(call, "indices", "i32 or i64 of one dimension", indices.spec())),
+        let wide: Vec<i64> = match indexed_slices::is_narrow(indices.dtype()).filter(|_| indices.rank() == 1) {
+            Some(false) => indices.as_slice::<i64>()?.to_vec(),
+            Some(true) => indices.as_slice::<i32>()?.iter().copied().map(i64::from).collect(),
+            None => return Err(Error::invalid(call, "indices", "i32 or i64 of one dimension", indices.spec())),
         };
         let rows = self.rows();
         let row = |(place, index): (usize, i64)| {

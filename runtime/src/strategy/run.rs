@@ -3,11 +3,11 @@
 use crate::{
     Communicator, Error, PerReplica, ReplicaContext, Result, Strategy,
     comm::engine::AbortHandle,
-    error::all_or_worst,
     execution::{CallGuard, CommLease, context},
     panics,
     profile::{Event, RunSpan, Span},
     replica::{MergeBoard, Running},
+    worst::all_or_worst,
 };
 use consonance_kernels::group::Reason;
 use std::{any::type_name_of_val, panic::Location, sync::Mutex};

@@ -210,7 +210,7 @@ impl IndexedSlices {
 
 /// Returns whether indices of this type have 32 bits, not 64; `None` for a type that no indices
 /// have.
-fn is_narrow(dtype: DType) -> Option<bool> {
+pub(crate) fn is_narrow(dtype: DType) -> Option<bool> {
     match dtype {
         DType::I32 => Some(true),
         DType::I64 => Some(false),

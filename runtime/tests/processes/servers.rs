@@ -229,7 +229,7 @@ fn a_lost_chief_ends_all_others() {
 
 /// Programs that differ do not meet, and both sides say in what.
 #[test]
-fn programs_that_differ_do_not_meet() {
+fn different_programs_do_not_meet() {
     let mut job = Job::with_servers(1, 1);
     job.launch(0, "serves 0 20000");
     job.launch(1, "serves 0 20000 other");

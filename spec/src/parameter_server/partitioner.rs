@@ -56,7 +56,7 @@ pub trait Partitioner {
 /// let three = FixedShardsPartitioner::new(3)?;
 /// assert_eq!(three.partitions(&[10, 2], DType::F32, 0)?, [3, 1]);
 /// assert_eq!(three.partitions(&[2, 4], DType::F32, 0)?, [2, 1]);
-/// # Ok::<(), consonance_spec::parameter_server::RefusedPartition>(())
+/// # Ok::<(), consonance_spec::RefusedPartition>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedShardsPartitioner {
@@ -72,7 +72,7 @@ pub struct FixedShardsPartitioner {
 /// use consonance_spec::{DType, MinSizePartitioner, Partitioner};
 /// let partitioner = MinSizePartitioner::new(16, 10)?;
 /// assert_eq!(partitioner.partitions(&[6, 1], DType::F32, 0)?, [2, 1]);
-/// # Ok::<(), consonance_spec::parameter_server::RefusedPartition>(())
+/// # Ok::<(), consonance_spec::RefusedPartition>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinSizePartitioner {
@@ -87,7 +87,7 @@ pub struct MinSizePartitioner {
 /// use consonance_spec::{DType, MaxSizePartitioner, Partitioner};
 /// assert_eq!(MaxSizePartitioner::new(20, None)?.partitions(&[6, 1], DType::F32, 0)?, [2, 1]);
 /// assert_eq!(MaxSizePartitioner::new(4, Some(2))?.partitions(&[6, 1], DType::F32, 0)?, [2, 1]);
-/// # Ok::<(), consonance_spec::parameter_server::RefusedPartition>(())
+/// # Ok::<(), consonance_spec::RefusedPartition>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxSizePartitioner {

@@ -47,7 +47,7 @@ impl RoundRobin {
 /// A scalar has one shard, and its partitioner is not asked.
 ///
 /// ```
-/// use consonance_spec::parameter_server::{RefusedPartition, shards_of};
+/// use consonance_spec::{RefusedPartition, parameter_server::shards_of};
 /// assert_eq!(shards_of(&[6, 2], &[9, 1]), Ok(6));
 /// assert_eq!(shards_of(&[6, 2], &[1, 2]), Err(RefusedPartition::OtherAxis { axis: 1, parts: 2 }));
 /// ```

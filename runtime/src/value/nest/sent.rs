@@ -13,7 +13,7 @@ pub struct NestWriter {
     bytes: Vec<u8>,
 }
 
-/// What is left of the bytes of nests.
+/// The rest of the bytes of nests.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct NestReader<'b> {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_end_early_or_late_are_refused() {
+    fn truncated_and_longer_bytes_are_refused() {
         let bytes = to_bytes(step()).unwrap();
         for count in 0..bytes.len() {
             assert!(matches!(from_bytes::<Step>(&bytes[..count]), Err(Error::System { .. })), "{count} bytes");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_made_again_is_refused_where_it_is_sent() {
+    fn a_value_of_an_opaque_type_is_refused_by_its_sender() {
         let expected = |error| matches!(error, Error::InvalidCall { argument, .. } if argument == "value/0");
         assert!(to_bytes(Odd([("x", 1)].into())).is_ok(), "only its receiver knows that no such key can be made");
         assert!(from_bytes::<Odd>(&to_bytes(Odd([("x", 1)].into())).unwrap()).is_err());
