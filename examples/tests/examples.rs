@@ -144,6 +144,15 @@ fn training_goes_on_without_a_lost_worker() {
 }
 
 #[test]
+fn a_recommender_loses_a_worker_and_no_bit() {
+    let output = success(example("recommender"), "--epochs 4");
+    assert!(output.contains("worker 1 was lost") && output.ends_with("same bits\n"), "{output}");
+    // The window decides, and not the number of workers or servers.
+    let others = success(example("recommender"), "--epochs 4 --threads --workers 3 --servers 1");
+    assert_eq!(digest(&output, "digest of the tables"), digest(&others, "digest of the tables"), "{output}{others}");
+}
+
+#[test]
 fn grains_give_digits_the_same_bits_for_any_number_of_replicas() {
     const SMALL: &str = "--epochs 1 --hidden 12";
     let digits = example("digits");

@@ -2,10 +2,10 @@
 //! fields.
 
 use consonance::{
-    CentralStorageStrategy, ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType, Dataset, Device,
-    Error, IndexedSlices, MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp,
-    ReplicaContext, Result, SimpleClusterResolver, StaticShapes, Strategy, Tensor, UnionResolver, Variable,
-    VariableAggregation, VariableSynchronization, bf16,
+    CentralStorageStrategy, ClosureFailure, ClusterResolver, ClusterSpec, CommunicationOptions, Communicator, DType,
+    Dataset, Device, Error, IndexedSlices, MirroredStrategy, MultiWorkerMirroredStrategy, OneDeviceStrategy,
+    PerReplica, ReduceOp, ReplicaContext, Result, SimpleClusterResolver, StaticShapes, Strategy, Tensor, UnionResolver,
+    Variable, VariableAggregation, VariableSynchronization, bf16,
     cluster::{expand_hostlist, expand_tasks_per_node},
     dataset::{self, AutoShardPolicy, InputOptions},
     gradient,
@@ -31,6 +31,8 @@ fn every_error_has_its_text() {
     let missing = vec![(1, text("it called nothing")), (3, text("its last call was barrier"))];
     let calls = vec![(0, text("all_reduce(sum, f32)")), (1, text("no call"))];
     let aborted = Error::Aborted { call: text("barrier"), replica: 1, reason: text("was lost"), lost: true, calls };
+    let failure =
+        |number| ClosureFailure { function: "step".into(), number, worker: 1, error: Error::other("no more data") };
     let errors = [
         invalid(None),
         invalid(Some(2)),
@@ -58,6 +60,7 @@ fn every_error_has_its_text() {
         unknown(Some("all_reduce"), Some(2)),
         Error::system("allocate 8 elements of f32", io::ErrorKind::OutOfMemory),
         Error::other("no more data"),
+        Error::Closures { call: "ClusterCoordinator::join", failures: vec![failure(3), failure(5)] },
     ];
     let ends = Reason::ALL.map(|reason| Error::aborted("barrier", 2, reason));
     let all = [refusals(), of_collectives(), of_groups(), of_values(), of_workers(), of_static_shapes()]

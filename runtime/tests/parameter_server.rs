@@ -181,6 +181,14 @@ fn bad_input_is_refused_and_nothing_commits() -> Result<()> {
     assert!(matches!(late, Error::WrongContext { .. }), "{late}");
     let values = coordinator.schedule(&bad, PerWorker(vec![0, 1])).unwrap_err();
     assert!(matches!(values, Error::InvalidCall { .. }), "{values}");
+    let elsewhere = ClusterCoordinator::new(&ParameterServerStrategy::threads(1, 1)?);
+    let function = elsewhere.function("bad", |_, kind: u8| Ok(kind))?;
+    let refused = coordinator.schedule(&function, 0).unwrap_err();
+    assert!(matches!(refused, Error::InvalidCall { argument, .. } if argument == "function"));
+    let result = elsewhere.schedule(&function, 0)?;
+    let refused = coordinator.schedule(&bad, &result).unwrap_err();
+    assert!(matches!(refused, Error::InvalidCall { argument, .. } if argument == "argument"));
+    assert!(elsewhere.function("bad", |_, kind: u8| Ok(kind)).is_err());
     assert!(ParameterServerStrategy::threads(0, 1).is_err() && ParameterServerStrategy::threads(1, 0).is_err());
     Ok(())
 }

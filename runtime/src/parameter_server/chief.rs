@@ -120,8 +120,8 @@ impl Chief {
         loop {
             let effects = match next {
                 Next::Nothing => break,
-                Next::Forget(number) => {
-                    self.forget(number)?;
+                Next::Forget(attempt) => {
+                    self.forget(attempt)?;
                     break;
                 }
                 Next::Commit(effects) => effects,
@@ -343,9 +343,9 @@ impl Chief {
         self.tables.call_each(&requests)
     }
 
-    fn forget(&self, number: u64) -> Result<()> {
+    fn forget(&self, attempt: Attempt) -> Result<()> {
         let mut request = message::request(message::FORGET);
-        request.number(number);
+        attempt.write(&mut request);
         let request = request.into_bytes();
         let requests: Vec<_> = (0..self.tables.servers().len()).map(|server| (server, request.clone())).collect();
         self.tables.call_each(&requests).map_err(|error| self.break_off(error))

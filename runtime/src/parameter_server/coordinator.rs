@@ -87,7 +87,8 @@ impl ClusterCoordinator {
     ///   [`Scheduled`](super::Order::Scheduled) or errors let others
     ///   [continue](super::OnError::Continue). Then nothing is scheduled.
     /// * [`Error::WrongContext`] in a worker or a server.
-    /// * [`Error::InvalidCall`] for an argument that cannot be sent, or of another strategy.
+    /// * [`Error::InvalidCall`] for a function or a result of another strategy, and for an argument
+    ///   that cannot be sent.
     /// * [`Error::Timeout`] if there is no room for long; [`Error::Meeting`] if processes do not
     ///   meet or differ; [`Error::Aborted`] if a server was lost.
     pub fn schedule<A: Nest, R: Nest>(
@@ -97,6 +98,7 @@ impl ClusterCoordinator {
     ) -> Result<RemoteValue<R>> {
         let call = "ClusterCoordinator::schedule";
         let chief = self.strategy.chief(call)?;
+        chief.program.check(call, function)?;
         let parts = argument.into().parts(call, &chief)?;
         let limits = chief.limits();
         let fail = |failures| Err(Error::Closures { call, failures });

@@ -110,6 +110,15 @@ impl Program {
         Ok(layout)
     }
 
+    /// Checks that a function is one of this program.
+    pub(super) fn check<A, R>(&self, call: &'static str, function: &Function<A, R>) -> Result<()> {
+        let own = self.functions.get(function.number);
+        match own.is_some_and(|own| Arc::ptr_eq(&own.name, &function.name)) {
+            true => Ok(()),
+            false => Err(Error::invalid(call, "function", "one of this strategy", "one of another strategy")),
+        }
+    }
+
     /// Returns a line for each declaration. Processes with the same lines have the same program, as
     /// far as it can be known.
     pub(super) fn lines(&self) -> Vec<String> {

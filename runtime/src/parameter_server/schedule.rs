@@ -67,8 +67,8 @@ pub(super) enum Next {
     /// The effects of these attempts are to commit, in this order. Then the schedule is
     /// [told](Schedule::committed).
     Commit(Vec<Effects>),
-    /// The effects of the closure of this number are to be forgotten.
-    Forget(u64),
+    /// The effects of this attempt are to be forgotten.
+    Forget(Attempt),
 }
 
 /// The effects of an attempt, at these servers.
@@ -210,8 +210,8 @@ impl Schedule {
     /// The worker has ended an attempt without an error.
     pub(super) fn ended(&mut self, worker: usize, attempt: Attempt, done: Done) -> Next {
         let Some((_, closure)) = self.runs[worker].take_if(|(running, _)| *running == attempt) else {
-            // Another attempt runs, or has ended: then nothing else removes what this one left.
-            return Next::Forget(attempt.number);
+            // The closure was given up, so nothing else removes what the attempt left.
+            return Next::Forget(attempt);
         };
         let effects = Effects { attempt, servers: done.servers, closure, result: done.result.into() };
         match self.order {

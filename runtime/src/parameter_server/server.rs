@@ -97,9 +97,8 @@ impl Server {
                 }
             }
             message::FORGET => {
-                while !from.is_empty() {
-                    self.lock().remove(&from.number()?);
-                }
+                let attempt = Attempt::read(from)?;
+                self.lock().retain(|&number, &mut (id, _)| (number, id) != (attempt.number, attempt.id));
             }
             message::APPLY => {
                 let pieces = self.pieces(from)?;

@@ -25,13 +25,15 @@ pub struct Elements<N> {
 
 impl<N> Elements<N> {
     /// Returns the name of a list of such values.
-    pub(super) fn list_name(&self) -> String {
+    fn list_name(&self) -> String {
         format!("Vec<{}>", (self.name)())
     }
 
-    /// Makes values of a tensor; `None` if it is not of their dtype and shape.
-    pub(super) fn unpacked(&self, tensor: Tensor) -> Option<Vec<N>> {
-        (self.unpack)(tensor)
+    /// Reads a tensor whose values make up a list.
+    fn read(&self, from: &mut NestReader<'_>) -> Result<Vec<N>> {
+        let tensor = from.tensor()?;
+        let spec = tensor.spec();
+        (self.unpack)(tensor).ok_or_else(|| other(&Path::default(), &spec, self.list_name()))
     }
 }
 
@@ -123,7 +125,7 @@ impl<N: Nest> Nest for Vec<N> {
 
     fn read(from: &mut NestReader<'_>) -> Result<Vec<N>> {
         match N::ELEMENTS {
-            Some(elements) => sent::read_elements(&elements, from),
+            Some(elements) => elements.read(from),
             None => sent::read_each(from),
         }
     }
@@ -158,7 +160,7 @@ impl<N: Nest, const COUNT: usize> Nest for [N; COUNT] {
 
     fn read(from: &mut NestReader<'_>) -> Result<[N; COUNT]> {
         let nests = match N::ELEMENTS {
-            Some(elements) => sent::read_elements(&elements, from)?,
+            Some(elements) => elements.read(from)?,
             None => sent::read_each(from)?,
         };
         nests.try_into().map_err(|_| sent::malformed("a list is not as long as its array"))

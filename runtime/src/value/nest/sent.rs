@@ -1,6 +1,6 @@
 //! Nests as bytes, for other processes: what a value must have to take its leaves, and the leaves.
 
-use super::{Elements, Nest, Path, list};
+use super::{Nest, Path};
 use crate::{DType, Error, IndexedSlices, Result, Tensor, error::NEST};
 use consonance_kernels::memory::HostMemory;
 use consonance_spec::for_each_dtype;
@@ -184,13 +184,6 @@ pub(super) fn read_each<N: Nest>(from: &mut NestReader<'_>) -> Result<Vec<N>> {
         nests.push(N::read(from)?);
     }
     Ok(nests)
-}
-
-/// Reads a tensor whose values make up a list of elements.
-pub(super) fn read_elements<N>(elements: &Elements<N>, from: &mut NestReader<'_>) -> Result<Vec<N>> {
-    let tensor = from.tensor()?;
-    let spec = tensor.spec();
-    elements.unpacked(tensor).ok_or_else(|| list::other(&Path::default(), &spec, elements.list_name()))
 }
 
 /// Returns the key of a map that prints as this text, if keys of this type can be read.
