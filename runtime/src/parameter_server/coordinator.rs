@@ -7,10 +7,10 @@ use super::{
     program::Function,
     remote_value::RemoteValue,
     schedule::Next,
-    strategy::{Inner, ParameterServerStrategy},
+    strategy::ParameterServerStrategy,
 };
 use crate::{ClosureFailure, Error, Nest, Result};
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, time::Duration};
 
 /// Schedules functions on the workers of a
 /// [`ParameterServerStrategy`](crate::ParameterServerStrategy): TensorFlow's `ClusterCoordinator`.
@@ -44,7 +44,7 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClusterCoordinator {
-    strategy: Arc<Inner>,
+    strategy: ParameterServerStrategy,
 }
 
 /// The events since the last [`join`](ClusterCoordinator::join).
@@ -57,7 +57,7 @@ pub struct Joined {
 impl ClusterCoordinator {
     /// Makes a coordinator of a strategy. All coordinators of a strategy are one.
     pub fn new(strategy: &ParameterServerStrategy) -> ClusterCoordinator {
-        ClusterCoordinator { strategy: strategy.inner() }
+        ClusterCoordinator { strategy: strategy.clone() }
     }
 
     /// Declares a function, by a name that no other function of the strategy has. It gets the
@@ -72,7 +72,7 @@ impl ClusterCoordinator {
         name: &str,
         run: impl Fn(&WorkerContext<'_>, A) -> Result<R> + Send + Sync + 'static,
     ) -> Result<Function<A, R>> {
-        self.strategy.declare("ClusterCoordinator::function", |program| program.function(name, run))
+        self.strategy.inner().declare("ClusterCoordinator::function", |program| program.function(name, run))
     }
 
     /// Schedules a function with an argument, and returns its result to come. The argument is a
@@ -97,7 +97,7 @@ impl ClusterCoordinator {
         argument: impl Into<Argument<A>>,
     ) -> Result<RemoteValue<R>> {
         let call = "ClusterCoordinator::schedule";
-        let chief = self.strategy.chief(call)?;
+        let chief = self.strategy.inner().chief(call)?;
         chief.program.check(call, function)?;
         let parts = argument.into().parts(call, &chief)?;
         let limits = chief.limits();
@@ -120,7 +120,7 @@ impl ClusterCoordinator {
     /// [`schedule`](Self::schedule) otherwise.
     pub fn join(&self, timeout: Duration) -> Result<Joined> {
         let call = "ClusterCoordinator::join";
-        let chief = self.strategy.chief(call)?;
+        let chief = self.strategy.inner().chief(call)?;
         chief.wait_for_all(call, timeout)?;
         let (failures, lost) =
             chief.change(|state| ((state.schedule.take_failures(), state.take_losses()), Next::Nothing))?;
@@ -133,7 +133,7 @@ impl ClusterCoordinator {
     /// As [`schedule`](Self::schedule).
     pub fn done(&self) -> Result<bool> {
         let call = "ClusterCoordinator::done";
-        let chief = self.strategy.chief(call)?;
+        let chief = self.strategy.inner().chief(call)?;
         let done = |state: &mut State| -> (std::result::Result<bool, Vec<ClosureFailure>>, Next) {
             (state.schedule.fail_early().map(|()| state.schedule.is_idle()), Next::Nothing)
         };

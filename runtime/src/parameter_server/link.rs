@@ -2,18 +2,25 @@
 
 use super::message;
 use crate::{
-    Communicator, Error, Mailbox, Result, cluster::pair::Pair, comm::options::DEFAULT_TIMEOUT, nest::NestReader,
+    Communicator, Error, Mailbox, Result,
+    cluster::pair::Pair,
+    comm::{options::DEFAULT_TIMEOUT, report::words},
+    nest::NestReader,
     value::nest::sent,
 };
+use consonance_kernels::group::Reason;
 use std::{
+    cell::Cell,
     fmt, io,
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-/// The bytes of the first part of a message, which has its length, and all of it if it fits.
+/// The bytes of the first part of a message, which has its length and its number, and all of it if
+/// it fits.
 const FRAME: usize = 1024;
-const INLINE: usize = FRAME - size_of::<u64>();
+const HEADER: usize = 2 * size_of::<u64>();
+const INLINE: usize = FRAME - HEADER;
 
 /// The wait for a message that nobody is late with.
 pub(super) const IDLE: Duration = Duration::from_secs(60 * 60);
@@ -36,6 +43,9 @@ pub(super) struct Link {
     mailbox: Mailbox,
     peer: Peer,
     group: Group,
+    /// The number of the last call, which its reply has, too: that of a call that was given up may
+    /// come later.
+    calls: Cell<u64>,
 }
 
 /// The other end of a link.
@@ -62,7 +72,8 @@ impl Link {
             let mut communicator = ends.next().expect("two ends");
             let mailbox = communicator.mailbox()?;
             let peer = Peer { rank, name: name.to_owned(), index };
-            Ok::<_, Error>(Link { mailbox, peer, group: Group::Threads(Mutex::new(communicator)) })
+            let group = Group::Threads(Mutex::new(communicator));
+            Ok::<_, Error>(Link { mailbox, peer, group, calls: Cell::new(0) })
         };
         Ok([end(1, second)?, end(0, first)?])
     }
@@ -71,7 +82,7 @@ impl Link {
     pub(super) fn over(pair: Pair, name: &str, index: usize) -> Link {
         let (mailbox, rank) = (pair.mailbox(), pair.peer_rank());
         let peer = Peer { rank, name: name.to_owned(), index };
-        Link { mailbox, peer, group: Group::Processes(Box::new(pair)) }
+        Link { mailbox, peer, group: Group::Processes(Box::new(pair)), calls: Cell::new(0) }
     }
 
     /// Returns a handle of the link.
@@ -87,11 +98,14 @@ impl Link {
         }
     }
 
-    /// Returns whether the peer's process has ended, and not only left the link.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Returns whether the peer's process has ended, and not only left the link, whose error this
+    /// is.
+    pub(super) fn has_ended(&self, error: &Error) -> bool {
+        let is_dead = matches!(error, Error::Aborted { reason, .. } if reason.contains(words(Reason::Death)));
         match &self.group {
             Group::Threads(_) => false,
-            Group::Processes(pair) => pair.peer_has_ended(),
+            // The system says of a process that it has ended a moment after it has.
+            Group::Processes(pair) => is_dead || pair.peer_has_ended(),
         }
     }
 
@@ -100,22 +114,22 @@ impl Link {
     /// # Errors
     /// [`Error::Aborted`] if the peer is lost or has left, [`Error::Timeout`] if it takes nothing.
     pub(super) fn ask(&self, bytes: &[u8]) -> Result<()> {
-        self.send(bytes, REQUEST)
+        self.send(bytes, REQUEST, 0)
     }
 
-    /// Sends a reply.
+    /// Sends the reply to the request of this number.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub(super) fn reply(&self, bytes: &[u8]) -> Result<()> {
-        self.send(bytes, REPLY)
+    pub(super) fn reply(&self, number: u64, bytes: &[u8]) -> Result<()> {
+        self.send(bytes, REPLY, number)
     }
 
-    /// Receives the next request, however long it takes.
+    /// Receives the next request, however long it takes. Returns its number, too.
     ///
     /// # Errors
     /// [`Error::Aborted`] if the peer is lost or has left.
-    pub(super) fn request(&self) -> Result<Vec<u8>> {
+    pub(super) fn request(&self) -> Result<(u64, Vec<u8>)> {
         loop {
             match self.recv(REQUEST, IDLE) {
                 Err(Error::Timeout { .. }) => {}
@@ -129,7 +143,7 @@ impl Link {
     /// # Errors
     /// As [`answer`](Self::answer).
     pub(super) fn request_until(&self, deadline: Instant) -> Result<Vec<u8>> {
-        self.recv(REQUEST, left(deadline))
+        self.recv(REQUEST, left(deadline)).map(|(_, request)| request)
     }
 
     /// Receives the next reply.
@@ -137,7 +151,7 @@ impl Link {
     /// # Errors
     /// As [`ask`](Self::ask); [`Error::Timeout`] at the deadline.
     pub(super) fn answer(&self, deadline: Instant) -> Result<Vec<u8>> {
-        self.recv(REPLY, left(deadline))
+        self.recv(REPLY, left(deadline)).map(|(_, reply)| reply)
     }
 
     /// Sends a request and returns its reply.
@@ -146,16 +160,30 @@ impl Link {
     /// As [`answer`](Self::answer), and the error that the peer replies.
     pub(super) fn call(&self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>> {
         let deadline = Instant::now() + timeout;
-        self.ask(bytes)?;
-        self.reply_to(deadline)
+        self.begin(bytes)?;
+        self.finish(deadline)
     }
 
-    /// Receives the reply to a request.
+    /// Sends the request of a call.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub(super) fn begin(&self, bytes: &[u8]) -> Result<()> {
+        self.calls.set(self.calls.get() + 1);
+        self.send(bytes, REQUEST, self.calls.get())
+    }
+
+    /// Receives the reply of the call that was begun last.
     ///
     /// # Errors
     /// As [`call`](Self::call).
-    pub(super) fn reply_to(&self, deadline: Instant) -> Result<Vec<u8>> {
-        let reply = self.answer(deadline)?;
+    pub(super) fn finish(&self, deadline: Instant) -> Result<Vec<u8>> {
+        let reply = loop {
+            let (number, reply) = self.recv(REPLY, left(deadline))?;
+            if number == self.calls.get() {
+                break reply;
+            }
+        };
         let mut reader = NestReader::new(&reply);
         match reader.flag()? {
             true => Ok(reply[size_of::<u64>()..].to_vec()),
@@ -163,15 +191,17 @@ impl Link {
         }
     }
 
-    fn send(&self, bytes: &[u8], tag: u64) -> Result<()> {
-        send(&self.mailbox, &self.peer, bytes, tag)
+    fn send(&self, bytes: &[u8], tag: u64, number: u64) -> Result<()> {
+        send(&self.mailbox, &self.peer, bytes, (tag, number))
     }
 
-    fn recv(&self, tag: u64, timeout: Duration) -> Result<Vec<u8>> {
+    /// Receives a message, and returns its number, too.
+    fn recv(&self, tag: u64, timeout: Duration) -> Result<(u64, Vec<u8>)> {
         let mut frame = [0; FRAME];
         self.take(&mut frame, tag, timeout)?;
-        let (length, inline) = frame.split_at(size_of::<u64>());
-        let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
+        let (header, inline) = frame.split_at(HEADER);
+        let mut header = NestReader::new(header);
+        let (length, number) = (header.number()?, header.number()?);
         let length = usize::try_from(length).map_err(|_| sent::malformed("a message is too long"))?;
         let mut bytes = Vec::new();
         let too_long =
@@ -182,7 +212,7 @@ impl Link {
             bytes.resize(length, 0);
             self.take(&mut bytes[INLINE..], tag, DEFAULT_TIMEOUT)?;
         }
-        Ok(bytes)
+        Ok((number, bytes))
     }
 
     fn take(&self, bytes: &mut [u8], tag: u64, timeout: Duration) -> Result<()> {
@@ -196,7 +226,7 @@ impl Handle {
     /// does.
     pub(super) fn end(&self) {
         // A short message ends when it is copied, so this does not wait.
-        let _ = send(&self.mailbox, &self.peer, &message::request(message::END).into_bytes(), REQUEST);
+        let _ = send(&self.mailbox, &self.peer, &message::request(message::END).into_bytes(), (REQUEST, 0));
     }
 
     /// Waits for the end of the link, and returns its error.
@@ -232,10 +262,13 @@ impl Peer {
     }
 }
 
-fn send(mailbox: &Mailbox, peer: &Peer, bytes: &[u8], tag: u64) -> Result<()> {
+/// Sends a message of this tag and number.
+fn send(mailbox: &Mailbox, peer: &Peer, bytes: &[u8], (tag, number): (u64, u64)) -> Result<()> {
     let mut frame = [0; FRAME];
-    let (length, inline) = frame.split_at_mut(size_of::<u64>());
+    let (header, inline) = frame.split_at_mut(HEADER);
+    let (length, number_bytes) = header.split_at_mut(size_of::<u64>());
     length.copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    number_bytes.copy_from_slice(&number.to_le_bytes());
     let first = bytes.len().min(INLINE);
     inline[..first].copy_from_slice(&bytes[..first]);
     let put =
@@ -258,5 +291,37 @@ impl fmt::Debug for Link {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("peer", &self.peer.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nest::NestWriter;
+    use std::thread;
+
+    fn reply(number: u64) -> Vec<u8> {
+        let mut reply = NestWriter::default();
+        reply.number(1);
+        reply.number(number);
+        reply.into_bytes()
+    }
+
+    #[test]
+    fn the_late_reply_of_a_call_is_not_that_of_the_next_one() {
+        let [asks, serves] = Link::between([("first", 0), ("second", 1)]).unwrap();
+        let server = thread::spawn(move || {
+            let (first, second) = (serves.request().unwrap(), serves.request().unwrap());
+            assert_eq!((first.1, second.1), (vec![1], vec![2; 5000]));
+            serves.reply(first.0, &reply(1)).unwrap();
+            serves.reply(second.0, &reply(2)).unwrap();
+            serves
+        });
+        let late = asks.call(&[1], Duration::from_millis(5)).unwrap_err();
+        assert!(matches!(&late, Error::Timeout { missing, .. } if missing[0].0 == 1), "{late}");
+        assert_eq!(asks.call(&[2; 5000], Duration::from_secs(60)).unwrap(), reply(2)[8..]);
+        drop(server.join().unwrap());
+        let left = asks.call(&[3], Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(&left, Error::Aborted { replica: 1, lost: true, .. }), "{left}");
     }
 }

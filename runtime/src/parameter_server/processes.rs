@@ -23,7 +23,7 @@ use consonance_kernels::shm::{PublishedView, SharedFile};
 use std::{
     io, mem,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         mpsc::{self, Sender},
     },
     thread,
@@ -119,7 +119,7 @@ impl Process {
             let chief = self.meet(call, Place::Chief, None, program, Instant::now() + terms.limits.timeout)?;
             match worker::work(&chief.link, (worker, program.workers), program, &tables) {
                 // The chief has taken this worker for lost, which was stopped, and lives.
-                Err(_) if !chief.link.has_ended() => {}
+                Err(error) if !chief.link.has_ended(&error) => {}
                 ended => return ended,
             }
         }
@@ -136,7 +136,7 @@ impl Process {
             let (process, program, shards) = (self.clone(), program.clone(), shards.clone());
             let (ends, failed) = (ends.clone(), failed.clone());
             spawn("consonance-ps", move || {
-                while !*ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+                while !*ends.lock().unwrap_or_else(PoisonError::into_inner) {
                     let file = match shards.file() {
                         Ok(file) => Some(file),
                         Err(error) => return drop(failed.send(error)),
@@ -153,7 +153,7 @@ impl Process {
         let deadline = Instant::now() + terms.limits.timeout;
         let chief = self.meet(call, Place::Chief, Some(shards.file()?), &program, deadline);
         let served = chief.and_then(|chief| shards.serve(&chief.link));
-        *ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
+        *ends.lock().unwrap_or_else(PoisonError::into_inner) = true;
         drop(failed);
         // A worker of another program is the worker's error, unless the chief is lost for it.
         served.map_err(|error| failure.try_recv().unwrap_or(error))

@@ -60,7 +60,7 @@ impl Server {
     /// That of the link, which names the peer.
     pub(super) fn serve(&self, link: &Link) -> Result<()> {
         loop {
-            let request = link.request()?;
+            let (number, request) = link.request()?;
             let mut reader = NestReader::new(&request);
             let kind = reader.number();
             if matches!(kind, Ok(message::END)) {
@@ -73,7 +73,7 @@ impl Server {
                 reply.number(0);
                 reply.text(&error.to_string());
             }
-            link.reply(&reply.into_bytes())?;
+            link.reply(number, &reply.into_bytes())?;
         }
     }
 

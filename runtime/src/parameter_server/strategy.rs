@@ -174,7 +174,7 @@ impl ParameterServerStrategy {
     }
 
     /// Runs closures as a worker, or keeps variables as a server, until the chief drops its
-    /// strategy. The program has declared all variables and functions before.
+    /// strategy and its coordinator. The program has declared all variables and functions before.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in the chief; [`Error::Meeting`] if a process does not come, or
@@ -215,8 +215,8 @@ impl ParameterServerStrategy {
         1
     }
 
-    pub(super) fn inner(&self) -> Arc<Inner> {
-        self.owner.0.clone()
+    pub(super) fn inner(&self) -> &Inner {
+        &self.owner.0
     }
 }
 

@@ -72,10 +72,11 @@ impl Tables {
     /// As [`call`](Self::call), of the first server.
     pub(super) fn call_each(&self, requests: &[(usize, Vec<u8>)]) -> Result<()> {
         let links: Vec<_> = requests.iter().map(|&(server, _)| self.servers[server].link()).collect();
-        let asked: Vec<Result<()>> = links.iter().zip(requests).map(|(link, (_, request))| link.ask(request)).collect();
+        let asked: Vec<Result<()>> =
+            links.iter().zip(requests).map(|(link, (_, request))| link.begin(request)).collect();
         let deadline = Instant::now() + self.timeout;
         let replies: Vec<Result<Vec<u8>>> =
-            links.iter().zip(asked).map(|(link, asked)| asked.and_then(|()| link.reply_to(deadline))).collect();
+            links.iter().zip(asked).map(|(link, asked)| asked.and_then(|()| link.finish(deadline))).collect();
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 

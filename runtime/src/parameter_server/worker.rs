@@ -19,7 +19,7 @@ pub(super) fn work(link: &Link, (worker, workers): (usize, usize), program: &Pro
     let mut reply = Ok(());
     loop {
         // The chief may have ended while a closure ran: then its word is still there.
-        let request = link.request().map_err(|error| reply.err().unwrap_or(error))?;
+        let (number, request) = link.request().map_err(|error| reply.err().unwrap_or(error))?;
         let mut reader = NestReader::new(&request);
         match reader.number()? {
             message::END => return Ok(()),
@@ -28,7 +28,7 @@ pub(super) fn work(link: &Link, (worker, workers): (usize, usize), program: &Pro
                 let effects = RefCell::default();
                 let context = WorkerContext { worker, workers, variables: &program.variables, tables, effects };
                 let outcome = attempt(&run, program, &context);
-                reply = link.reply(&Ended { attempt: run.attempt, outcome }.write());
+                reply = link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
             }
             _ => return Err(malformed("there is no such request")),
         }
