@@ -62,6 +62,17 @@ pub(super) struct State {
     losses: Vec<LostWorker>,
     /// The process of each worker.
     processes: Vec<WorkerProcess>,
+    /// The calls that wait for any change, and not for the end of all closures.
+    watchers: usize,
+}
+
+/// The changes that a waiting call must see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Awaits {
+    /// Each change.
+    Each,
+    /// The end of all closures.
+    All,
 }
 
 /// The process of a worker.
@@ -97,6 +108,7 @@ impl Chief {
                 ends: false,
                 losses: Vec::new(),
                 processes: (0..workers).map(|_| WorkerProcess::default()).collect(),
+                watchers: 0,
             }),
             work: Condvar::new(),
             settled: Condvar::new(),
@@ -129,8 +141,16 @@ impl Chief {
             self.commit(&effects).map_err(|error| self.break_off(error))?;
             next = self.lock().schedule.committed(effects);
         }
-        self.work.notify_all();
-        self.settled.notify_all();
+        let state = self.lock();
+        let (waits, is_seen) = (state.schedule.waiting() > 0, state.is_seen());
+        drop(state);
+        // A wake-up takes as long as a small closure, so nobody is woken for nothing.
+        if waits {
+            self.work.notify_all();
+        }
+        if is_seen {
+            self.settled.notify_all();
+        }
         Ok(result)
     }
 
@@ -142,6 +162,7 @@ impl Chief {
         &self,
         call: &'static str,
         timeout: Duration,
+        awaits: Awaits,
         mut done: impl FnMut(&mut State) -> Option<R>,
     ) -> Result<R> {
         let deadline = Instant::now() + timeout;
@@ -157,7 +178,10 @@ impl Chief {
             if left.is_zero() {
                 return Err(state.late(call, timeout));
             }
+            let watches = usize::from(awaits == Awaits::Each);
+            state.watchers += watches;
             state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.watchers -= watches;
         }
     }
 
@@ -167,7 +191,7 @@ impl Chief {
     /// As [`wait`](Self::wait).
     pub(super) fn wait_for_all(&self, call: &'static str, timeout: Duration) -> Result<()> {
         self.change(|state| ((), state.schedule.end_window()))?;
-        self.wait(call, timeout, |state| state.schedule.is_idle().then_some(()))
+        self.wait(call, timeout, Awaits::All, |state| state.schedule.is_idle().then_some(()))
     }
 
     /// Changes variables at once.
@@ -243,7 +267,9 @@ impl Chief {
             }
             if let Some(begun) = state.schedule.begin(worker) {
                 // A call may wait for room.
-                self.settled.notify_all();
+                if state.watchers > 0 {
+                    self.settled.notify_all();
+                }
                 return Ok(Some(begun));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -393,6 +419,11 @@ impl State {
     fn end(&self, call: &'static str) -> Option<Error> {
         let problem = || "the strategy was dropped, and its servers and workers with it".to_owned();
         self.broken.clone().or_else(|| self.ends.then(|| Error::WrongContext { call, problem: problem() }))
+    }
+
+    /// Returns whether a call waits for what has changed.
+    fn is_seen(&self) -> bool {
+        self.watchers > 0 || self.schedule.is_idle()
     }
 
     /// Takes the losses that no call has returned.

@@ -2,7 +2,7 @@
 
 use super::{
     argument::Argument,
-    chief::{LostWorker, State},
+    chief::{Awaits, LostWorker, State},
     context::WorkerContext,
     program::Function,
     remote_value::RemoteValue,
@@ -106,7 +106,7 @@ impl ClusterCoordinator {
             Err(failures) => Some(fail(failures)),
             Ok(()) => (state.schedule.waiting() < limits.queue).then_some(Ok(())),
         };
-        chief.wait(call, limits.timeout, has_room)??;
+        chief.wait(call, limits.timeout, Awaits::Each, has_room)??;
         let slot = chief.change(|state| state.schedule.schedule((function.number, function.name.clone()), parts))?;
         Ok(RemoteValue { slot, chief, types: PhantomData })
     }

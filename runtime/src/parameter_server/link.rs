@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_late_reply_of_a_call_is_not_that_of_the_next_one() {
+    fn a_late_reply_is_not_taken_for_the_next_one() {
         let [asks, serves] = Link::between([("first", 0), ("second", 1)]).unwrap();
         let server = thread::spawn(move || {
             let (first, second) = (serves.request().unwrap(), serves.request().unwrap());

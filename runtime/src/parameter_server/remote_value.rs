@@ -1,7 +1,7 @@
 //! Results of closures.
 
 use super::{
-    chief::Chief,
+    chief::{Awaits, Chief},
     schedule::{Outcome, Slot},
 };
 use crate::{Error, Nest, Result, value::nest::sent};
@@ -36,7 +36,7 @@ impl<R: Nest> RemoteValue<R> {
         let call = "RemoteValue::fetch";
         let outcome = match self.slot.outcome.get() {
             Some(outcome) => outcome.clone(),
-            None => self.chief.wait(call, timeout, |_| self.slot.outcome.get().cloned())?,
+            None => self.chief.wait(call, timeout, Awaits::Each, |_| self.slot.outcome.get().cloned())?,
         };
         match outcome {
             Outcome::Ready(bytes) => sent::from_bytes(&bytes),
