@@ -16,12 +16,16 @@
 //! of both tables. At the end it is compared with that of the same training, undisturbed, by
 //! threads of one process.
 
+#[path = "digits/random.rs"]
+mod random;
+
 use clap::Parser;
 use consonance::{
     ClusterCoordinator, Element, Error, IndexedSlices, ParameterServerStrategy, Result, ShardedVariable, Tensor,
     TfConfigClusterResolver,
     parameter_server::{FixedShardsPartitioner, Order, ParameterServerBuilder},
 };
+use random::Random;
 use std::{
     collections::BTreeMap,
     env,
@@ -105,36 +109,16 @@ struct Ratings {
     ratings: Vec<f32>,
 }
 
-/// Numbers that look random, and are the same in each process: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// Returns a number from -1 to 1.
-    fn number(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    fn table(&mut self, rows: usize, scale: f32) -> Vec<f32> {
-        (0..rows * FEATURES).map(|_| scale * self.number()).collect()
-    }
+/// Returns the elements of a table of so many rows, from `-scale` to `scale`.
+fn table(random: &mut Random, rows: usize, scale: f32) -> Vec<f32> {
+    (0..rows * FEATURES).map(|_| scale * random.uniform()).collect()
 }
 
 impl Ratings {
     /// Returns ratings to learn from, and others to measure the error.
     fn generate() -> (Ratings, Ratings) {
-        let mut random = Random(1);
-        let (users, items) = (random.table(USERS, 1.0), random.table(ITEMS, 1.0));
+        let mut random = Random::new(1);
+        let (users, items) = (table(&mut random, USERS, 1.0), table(&mut random, ITEMS, 1.0));
         let (mut learned, mut measured) = (Ratings::default(), Ratings::default());
         for user in 0..USERS {
             for place in 0..=RATED {
@@ -174,9 +158,9 @@ fn play(builder: ParameterServerBuilder, options: &Options) -> Result<Option<u64
     let partitioner = FixedShardsPartitioner::new(options.servers as usize)?;
     let order = Order::Scheduled { window: options.window };
     let strategy = builder.partitioner(partitioner).order(order).timeout(TIMEOUT).build()?;
-    let mut random = Random(2);
-    let mut table = |rows| Tensor::new([rows, FEATURES], &random.table(rows, 0.5));
-    let (users, items) = (table(USERS)?, table(ITEMS)?);
+    let mut random = Random::new(2);
+    let mut start = |rows| Tensor::new([rows, FEATURES], &table(&mut random, rows, 0.5));
+    let (users, items) = (start(USERS)?, start(ITEMS)?);
     let tables = Tables { users: strategy.variable(|| users)?, items: strategy.variable(|| items)? };
     let coordinator = ClusterCoordinator::new(&strategy);
     let step = coordinator.function("step", {
@@ -194,11 +178,10 @@ fn play(builder: ParameterServerBuilder, options: &Options) -> Result<Option<u64
         return strategy.serve().map(|()| None);
     }
     let (learned, measured) = Ratings::generate();
-    let mut random = Random(3);
-    let mut order: Vec<usize> = (0..learned.ratings.len()).collect();
+    let mut random = Random::new(3);
     for epoch in 1..=options.epochs {
         let begin = Instant::now();
-        (1..order.len()).for_each(|place| order.swap(place, random.below(place + 1)));
+        let order = random.permutation(learned.ratings.len());
         let steps = order.chunks(BATCH).map(|batch| coordinator.schedule(&step, learned.select(batch)));
         let steps = steps.collect::<Result<Vec<_>>>()?;
         let joined = coordinator.join(TIMEOUT)?;

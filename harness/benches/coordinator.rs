@@ -60,7 +60,7 @@ fn declare(strategy: &ParameterServerStrategy) -> Result<Declared> {
     Ok(Declared { whole, table, coordinator, empty })
 }
 
-/// Returns the tables rows: a name and a median.
+/// Returns the rows of the table: a name and a median.
 fn measure(builder: ParameterServerBuilder) -> Result<Vec<(&'static str, String)>> {
     let strategy = builder.timeout(LIMIT).build()?;
     let Declared { whole, table, coordinator, empty } = declare(&strategy)?;

@@ -282,7 +282,7 @@ impl Chief {
     /// That of the link to the worker.
     fn run(&self, worker: usize, link: &Link, begun: Begun) -> Result<()> {
         let Begun { attempt, closure, argument } = begun;
-        let run = Run { attempt, function: closure.function, positions: Vec::new(), argument };
+        let run = Run { attempt, function: closure.function, argument };
         link.ask(&run.write())?;
         drop(closure);
         let mut deadline = Instant::now() + self.limits.closure_timeout;
@@ -301,7 +301,7 @@ impl Chief {
                 }
                 reply => reply?,
             };
-            let ended = Ended::read(&reply, self.tables.servers().len(), 0)?;
+            let ended = Ended::read(&reply, self.tables.servers().len())?;
             if ended.attempt == attempt {
                 self.take(worker, ended);
                 return Ok(());

@@ -12,6 +12,21 @@ use std::{cell::RefCell, fmt, ops::Range, sync::Arc};
 ///
 /// Reads return committed values with the effects of this closure. Effects are kept at the worker.
 /// They commit when the closure has ended, all or none.
+///
+/// ```
+/// use consonance::{ClusterCoordinator, ParameterServerStrategy, Tensor};
+/// use std::time::Duration;
+/// let strategy = ParameterServerStrategy::threads(2, 1)?;
+/// let table = strategy.variable(|| Tensor::from([1i32, 2, 3]))?;
+/// let coordinator = ClusterCoordinator::new(&strategy);
+/// let double = coordinator.function("double", move |worker, ()| {
+///     let value = worker.read(&table)?;
+///     worker.assign_add(&table, &value)?;
+///     worker.lookup(&table, &Tensor::from([2i64, 0]))
+/// })?;
+/// assert_eq!(coordinator.schedule(&double, ())?.fetch(Duration::from_secs(60))?, Tensor::from([6, 2]));
+/// # Ok::<(), consonance::Error>(())
+/// ```
 pub struct WorkerContext<'a> {
     pub(super) worker: usize,
     pub(super) workers: usize,

@@ -84,16 +84,17 @@ impl Effect {
     pub(super) fn apply(&self, asked: Asked<'_>, read: &mut HostMemory) -> Result<()> {
         let count = self.variable.row_count();
         let mut read = read.as_buf_mut();
+        let mut each = |at: usize, from: usize, values| update_row(self.update, (at, from, count), values, &mut read);
         match (&self.change, asked) {
             (Change::All(value), Asked::All) => self.update.apply_to(&mut read, value.host()?),
             (Change::All(value), Asked::Rows(rows)) => {
                 let value = value.host()?;
-                rows.iter().enumerate().for_each(|(place, &row)| self.apply_row(place, row, count, value, &mut read));
+                rows.iter().enumerate().for_each(|(place, &row)| each(place, row, value));
             }
             (Change::Rows(changed, values), Asked::All) => {
                 let values = values.host()?;
                 changed.iter().enumerate().for_each(|(place, &row)| {
-                    self.apply_row(row, place, count, values, &mut read);
+                    each(row, place, values);
                 });
             }
             (Change::Rows(changed, values), Asked::Rows(rows)) => {
@@ -103,16 +104,11 @@ impl Effect {
                 for (at, &row) in rows.iter().enumerate() {
                     let start = places.partition_point(|&(changed, _)| changed < row);
                     let of_row = places[start..].iter().take_while(|&&(changed, _)| changed == row);
-                    of_row.for_each(|&(_, place)| self.apply_row(at, place, count, values, &mut read));
+                    of_row.for_each(|&(_, place)| each(at, place, values));
                 }
             }
         }
         Ok(())
-    }
-
-    /// Updates row `at` of `read` by row `from` of `values`.
-    fn apply_row(&self, at: usize, from: usize, count: usize, values: HostBuf<'_>, read: &mut HostBufMut<'_>) {
-        update_row(self.update, (at, from, count), values, read);
     }
 }
 
@@ -132,7 +128,7 @@ impl Piece {
             2 => Update::AssignSub,
             _ => return Err(malformed("there is no such update")),
         };
-        let rows = if from.flag()? { Some(rows(from, row_count)?) } else { None };
+        let rows = if from.flag()? { Some(from.numbers_below(row_count)?) } else { None };
         let values = from.tensor()?;
         let expected = rows.as_ref().map_or(row_count, Vec::len) * row;
         if values.dtype() != dtype || values.count() != expected {
@@ -173,26 +169,6 @@ impl PartSpec {
     }
 }
 
-/// Writes the numbers of rows.
-pub(super) fn write_rows(to: &mut NestWriter, rows: &[usize]) {
-    to.number(rows.len() as u64);
-    rows.iter().for_each(|&row| to.number(row as u64));
-}
-
-/// Reads numbers of rows below `end`.
-pub(super) fn rows(from: &mut NestReader<'_>, end: usize) -> Result<Vec<usize>> {
-    let count = from.count()?;
-    let mut rows = Vec::new();
-    for _ in 0..count {
-        let row = from.count()?;
-        if row >= end {
-            return Err(malformed("there is no such row"));
-        }
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
 fn write(to: &mut NestWriter, part: usize, update: Update, rows: Option<&[usize]>, values: &Tensor) -> Result<()> {
     to.number(part as u64);
     to.number(match update {
@@ -202,7 +178,7 @@ fn write(to: &mut NestWriter, part: usize, update: Update, rows: Option<&[usize]
     });
     to.number(u64::from(rows.is_some()));
     if let Some(rows) = rows {
-        write_rows(to, rows);
+        to.numbers(rows);
     }
     to.tensor(values)
 }

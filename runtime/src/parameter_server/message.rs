@@ -4,7 +4,6 @@ use super::failure::Failed;
 use crate::{
     Result,
     nest::{NestReader, NestWriter},
-    value::nest::sent::malformed,
 };
 
 /// Requests to a server.
@@ -33,8 +32,6 @@ pub(super) struct Attempt {
 pub(super) struct Run {
     pub(super) attempt: Attempt,
     pub(super) function: usize,
-    /// The position of the worker in each data set.
-    pub(super) positions: Vec<u64>,
     /// The bytes of the argument.
     pub(super) argument: Vec<u8>,
 }
@@ -52,8 +49,6 @@ pub(super) struct Done {
     pub(super) result: Vec<u8>,
     /// The servers that have its effects.
     pub(super) servers: Vec<usize>,
-    /// The elements that it took of each data set.
-    pub(super) taken: Vec<u64>,
 }
 
 /// Begins a request.
@@ -79,19 +74,13 @@ impl Run {
         let mut to = request(RUN);
         self.attempt.write(&mut to);
         to.number(self.function as u64);
-        numbers(&mut to, &self.positions);
         to.raw(&self.argument);
         to.into_bytes()
     }
 
     /// Reads what follows the kind.
     pub(super) fn read(from: &mut NestReader<'_>) -> Result<Run> {
-        Ok(Run {
-            attempt: Attempt::read(from)?,
-            function: from.count()?,
-            positions: read_numbers(from)?,
-            argument: from.raw()?.to_vec(),
-        })
+        Ok(Run { attempt: Attempt::read(from)?, function: from.count()?, argument: from.raw()?.to_vec() })
     }
 }
 
@@ -103,47 +92,24 @@ impl Ended {
         match &self.outcome {
             Ok(done) => {
                 to.raw(&done.result);
-                let servers: Vec<u64> = done.servers.iter().map(|&server| server as u64).collect();
-                numbers(&mut to, &servers);
-                numbers(&mut to, &done.taken);
+                to.numbers(&done.servers);
             }
             Err(failed) => failed.write(&mut to),
         }
         to.into_bytes()
     }
 
-    /// Reads the answer of a worker, in a cluster of so many servers and data sets.
-    pub(super) fn read(bytes: &[u8], servers: usize, datasets: usize) -> Result<Ended> {
+    /// Reads the answer of a worker, in a cluster of so many servers.
+    pub(super) fn read(bytes: &[u8], servers: usize) -> Result<Ended> {
         let mut from = NestReader::new(bytes);
         let attempt = Attempt::read(&mut from)?;
         let outcome = if from.flag()? {
             let result = from.raw()?.to_vec();
-            let reached = read_numbers(&mut from)?;
-            if reached.iter().any(|&server| server >= servers as u64) {
-                return Err(malformed("there is no such server"));
-            }
-            let taken = read_numbers(&mut from)?;
-            if taken.len() != datasets {
-                return Err(malformed("there are more or fewer data sets"));
-            }
-            Ok(Done { result, servers: reached.into_iter().map(|server| server as usize).collect(), taken })
+            let servers = from.numbers_below(servers)?;
+            Ok(Done { result, servers })
         } else {
             Err(Failed::read(&mut from)?)
         };
         Ok(Ended { attempt, outcome })
     }
-}
-
-pub(super) fn numbers(to: &mut NestWriter, numbers: &[u64]) {
-    to.number(numbers.len() as u64);
-    numbers.iter().for_each(|&number| to.number(number));
-}
-
-pub(super) fn read_numbers(from: &mut NestReader<'_>) -> Result<Vec<u64>> {
-    let count = from.count()?;
-    let mut numbers = Vec::new();
-    for _ in 0..count {
-        numbers.push(from.number()?);
-    }
-    Ok(numbers)
 }

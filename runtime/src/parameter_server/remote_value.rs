@@ -8,6 +8,21 @@ use crate::{Error, Nest, Result, value::nest::sent};
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 /// The result of a closure, which may not have ended. A clone is the same result.
+///
+/// ```
+/// use consonance::{ClusterCoordinator, Error, ParameterServerStrategy};
+/// use std::time::Duration;
+/// let limit = Duration::from_secs(60);
+/// let coordinator = ClusterCoordinator::new(&ParameterServerStrategy::threads(1, 1)?);
+/// let half = coordinator.function("half", |_, number: u32| match number % 2 {
+///     0 => Ok(number / 2),
+///     _ => Err(Error::other("it is odd")),
+/// })?;
+/// assert_eq!(coordinator.schedule(&half, 8)?.fetch(limit)?, 4);
+/// let Err(Error::Closures { failures, .. }) = coordinator.schedule(&half, 9)?.fetch(limit) else { panic!() };
+/// assert_eq!(failures[0].to_string(), "closure 1 of \"half\" on worker 0: it is odd");
+/// # Ok::<(), Error>(())
+/// ```
 pub struct RemoteValue<R> {
     pub(super) slot: Arc<Slot>,
     pub(super) chief: Arc<Chief>,

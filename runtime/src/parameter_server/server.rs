@@ -1,7 +1,7 @@
 //! A server: the memory of its shards, and the threads that serve the chief and the workers.
 
 use super::{
-    effect::{PartSpec, Piece, rows},
+    effect::{PartSpec, Piece},
     link::Link,
     message::{self, Attempt},
     tables::parts,
@@ -107,7 +107,7 @@ impl Server {
             message::READ => {
                 let part = from.count()?;
                 let spec = *self.specs.get(part).ok_or_else(|| malformed("there is no such shard"))?;
-                let rows = if from.flag()? { Some(rows(from, spec.rows)?) } else { None };
+                let rows = if from.flag()? { Some(from.numbers_below(spec.rows)?) } else { None };
                 reply.tensor(&self.read(part, spec, rows.as_deref())?)?;
             }
             _ => return Err(malformed("there is no such request")),

@@ -102,6 +102,22 @@ struct Options {
 }
 
 /// Options of a [`ParameterServerStrategy`].
+///
+/// ```
+/// use consonance::{DType, ParameterServerStrategy, Tensor, parameter_server::{MaxSizePartitioner, OnError, Order}};
+/// use std::{num::NonZeroUsize, time::Duration};
+/// let strategy = ParameterServerStrategy::builder_of_threads(2, 2)
+///     .order(Order::Scheduled { window: NonZeroUsize::new(8).unwrap() })
+///     .on_error(OnError::Continue)
+///     .partitioner(MaxSizePartitioner::new(64, None)?)
+///     .queue(1000)
+///     .timeout(Duration::from_secs(30))
+///     .closure_timeout(Duration::from_secs(10))
+///     .build()?;
+/// let table = strategy.variable(|| Tensor::zeros(DType::F32, [10, 4]))?;
+/// assert_eq!(table.shards(), [(0..4, 0), (4..7, 1), (7..10, 0)]);
+/// # Ok::<(), consonance::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ParameterServerBuilder {
     played: Played,

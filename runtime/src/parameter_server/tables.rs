@@ -1,7 +1,7 @@
 //! The variables as a worker or the chief reads them: in place, in the memory of the servers.
 
 use super::{
-    effect::{PartSpec, write_rows},
+    effect::PartSpec,
     link::{Handle, Link},
     message,
     variable::{Asked, Layout, Shard},
@@ -152,7 +152,7 @@ impl Tables {
                 request.number(shard.part as u64);
                 request.number(u64::from(rows.is_some()));
                 if let Some(rows) = rows {
-                    write_rows(&mut request, rows);
+                    request.numbers(rows);
                 }
                 let reply = self.call(shard.server, &request.into_bytes())?;
                 let tensor = NestReader::new(&reply).tensor()?;
@@ -166,7 +166,7 @@ impl Tables {
     }
 }
 
-/// Returns what a tensor of rows has, as a tensor.
+/// Makes a tensor of rows that were read.
 pub(super) fn tensor(layout: &Layout, asked: Asked<'_>, memory: HostMemory) -> Result<Tensor> {
     Tensor::from_memory(layout.shape_of(asked), memory)
 }

@@ -45,7 +45,7 @@ fn attempt(run: &Run, program: &Program, context: &WorkerContext<'_>) -> std::re
     let function = function.ok_or_else(|| failed(malformed("there is no such function")))?;
     let result = panics::catch(|| (function.run)(context, &run.argument)).map_err(Failed::Panic)?.map_err(failed)?;
     let servers = stage(run, context).map_err(failed)?;
-    Ok(Done { result, servers, taken: vec![0; run.positions.len()] })
+    Ok(Done { result, servers })
 }
 
 /// Brings the effects of a closure to the servers. Returns those that have some.

@@ -54,6 +54,11 @@ impl NestWriter {
         self.bytes.extend_from_slice(&number.to_le_bytes());
     }
 
+    pub(crate) fn numbers(&mut self, numbers: &[usize]) {
+        self.number(numbers.len() as u64);
+        numbers.iter().for_each(|&number| self.number(number as u64));
+    }
+
     pub(crate) fn text(&mut self, text: &str) {
         self.raw(text.as_bytes());
     }
@@ -68,8 +73,7 @@ impl NestWriter {
     pub(crate) fn tensor(&mut self, tensor: &Tensor) -> Result<()> {
         let elements = tensor.host()?;
         self.number(tensor.dtype() as u64);
-        self.number(tensor.rank() as u64);
-        tensor.shape().iter().for_each(|&size| self.number(size as u64));
+        self.numbers(tensor.shape());
         self.bytes.extend_from_slice(elements.as_bytes());
         Ok(())
     }
@@ -81,8 +85,7 @@ impl NestWriter {
         self.tensor(&slices.indices)?;
         self.number(u64::from(slices.dense_shape.is_some()));
         if let Some(shape) = &slices.dense_shape {
-            self.number(shape.len() as u64);
-            shape.iter().for_each(|&size| self.number(size as u64));
+            self.numbers(shape);
         }
         Ok(())
     }
@@ -131,13 +134,22 @@ impl<'b> NestReader<'b> {
     }
 
     fn shape(&mut self) -> Result<Vec<usize>> {
-        let rank = self.count()?;
-        // Each size takes bytes, so a false rank ends at the end of the bytes.
-        let mut shape = Vec::new();
-        for _ in 0..rank {
-            shape.push(self.count()?);
+        self.numbers_below(usize::MAX)
+    }
+
+    /// Returns numbers, each below `end`.
+    pub(crate) fn numbers_below(&mut self, end: usize) -> Result<Vec<usize>> {
+        let count = self.count()?;
+        // Each number takes bytes, so a false count ends at the end of the bytes.
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            let number = self.count()?;
+            if number >= end {
+                return Err(malformed("a number is too large"));
+            }
+            numbers.push(number);
         }
-        Ok(shape)
+        Ok(numbers)
     }
 
     pub(crate) fn tensor(&mut self) -> Result<Tensor> {
