@@ -2,12 +2,15 @@
 
 use consonance::{
     ClusterCoordinator, Error, IndexedSlices, ParameterServerStrategy, RemoteValue, Result, ShardedVariable, Tensor,
-    parameter_server::{Argument, FixedShardsPartitioner, Function, OnError, Order, PerWorker, WorkerContext},
+    parameter_server::{
+        Argument, FixedShardsPartitioner, Function, OnError, Order, PerWorker, UpdateFunction, WorkerContext,
+    },
 };
 use consonance_spec::{
     array::Array,
     parameter_server::{
-        Attempt, Came, Closure, Coordinator, Effect, Refused, Rows, Seen, State, Step, Stepped, Tables,
+        Attempt, Came, Change, Closure, Coordinator, Effect, FunctionUpdate, Refused, Rows, Seen, State, Step, Stepped,
+        Tables,
     },
     variable::Update,
 };
@@ -26,13 +29,15 @@ struct Steps {
     acts: Vec<Act>,
 }
 
-/// A step, on one of two variables. Numbers in updates depend on the last number that was seen.
+/// A step, on one of three variables. Numbers in updates depend on the last number that was seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     Read(usize),
     Lookup(usize, i64),
     All(usize, Update, i64),
     Scatter(usize, Update, i64, i64),
+    /// The update of the matrix and its slot by a function, of all rows without a row.
+    Function(Option<i64>, i64),
     FailIfOdd,
 }
 
@@ -60,16 +65,17 @@ const UPDATES: [Update; 3] = [Update::Assign, Update::AssignAdd, Update::AssignS
 
 impl Arbitrary for Act {
     fn arbitrary(g: &mut Gen) -> Act {
-        let (variable, number) = (usize::arbitrary(g) % 2, i64::from(i8::arbitrary(g)));
+        let (variable, number) = (usize::arbitrary(g) % 3, i64::from(i8::arbitrary(g)));
         let update = *g.choose(&UPDATES).unwrap();
         // Now and then out of range.
         let row =
             if u8::arbitrary(g).is_multiple_of(16) { ROWS as i64 } else { i64::from(u8::arbitrary(g)) % ROWS as i64 };
-        match u8::arbitrary(g) % 8 {
+        match u8::arbitrary(g) % 10 {
             0 | 1 => Act::Read(variable),
             2 | 3 => Act::Lookup(variable, row),
             4 | 5 => Act::Scatter(variable, update, row, number),
             6 => Act::All(variable, update, number),
+            7 | 8 => Act::Function(bool::arbitrary(g).then_some(row), number),
             _ => Act::FailIfOdd,
         }
     }
@@ -80,8 +86,8 @@ impl Arbitrary for Program {
         let mut number = 0;
         let calls = (0..usize::arbitrary(g) % 24).map(|_| match u8::arbitrary(g) % 10 {
             0 => Call::Join,
-            1 => Call::Read(usize::arbitrary(g) % 2),
-            2 => Call::Update(usize::arbitrary(g) % 2, *g.choose(&UPDATES).unwrap(), i8::arbitrary(g).into()),
+            1 => Call::Read(usize::arbitrary(g) % 3),
+            2 => Call::Update(usize::arbitrary(g) % 3, *g.choose(&UPDATES).unwrap(), i8::arbitrary(g).into()),
             _ => {
                 let needs = (number > 0 && u8::arbitrary(g).is_multiple_of(4)).then(|| usize::arbitrary(g) % number);
                 number += 1;
@@ -133,10 +139,26 @@ enum Ended {
     Cancelled,
 }
 
-/// Returns the first values of the variables: a vector, and a matrix.
-fn initial() -> [Array<i64>; 2] {
+/// Returns the first values of the variables: a vector, a matrix, and the slot of the matrix.
+fn initial() -> [Array<i64>; 3] {
     let numbers = |count: usize| (1..=count as i64).collect();
-    [Array::new(&[ROWS], numbers(ROWS)), Array::new(&[ROWS, 2], numbers(2 * ROWS))]
+    [Array::new(&[ROWS], numbers(ROWS)), Array::new(&[ROWS, 2], numbers(2 * ROWS)), Array::new(&[ROWS], vec![0; ROWS])]
+}
+
+/// Adds gradients to rows of the matrix, each times a number that the slot has, and counts there.
+fn weigh(matrix: &mut [i64], slot: &mut [i64], gradients: &[i64]) {
+    for ((row, weight), gradient) in matrix.chunks_mut(2).zip(slot).zip(gradients.chunks(2)) {
+        *weight += 1;
+        row.iter_mut()
+            .zip(gradient)
+            .for_each(|(row, gradient)| *row = row.wrapping_add(weight.wrapping_mul(*gradient)));
+    }
+}
+
+/// The same for the spec.
+fn weigh_arrays(rows: &mut [Array<i64>], gradients: &Array<i64>) {
+    let [matrix, slot] = rows else { unreachable!("one slot") };
+    weigh(&mut matrix.data, &mut slot.data, &gradients.data);
 }
 
 /// Returns so many elements that depend on a number.
@@ -146,7 +168,7 @@ fn elements(number: i64, count: usize) -> Vec<i64> {
 
 /// Returns the rows of a scatter, and their values: the same row twice, and its neighbour.
 fn scattered(variable: usize, row: i64, number: i64) -> (Vec<i64>, Array<i64>) {
-    let shape: &[usize] = if variable == 0 { &[3] } else { &[3, 2] };
+    let shape: &[usize] = if variable == 1 { &[3, 2] } else { &[3] };
     let values = Array::new(shape, elements(number, shape.iter().product()));
     (vec![row, (row + 1).min(ROWS as i64 - 1), row], values)
 }
@@ -172,7 +194,7 @@ impl Closure<Tables<i64>> for Steps {
         self.is_per_worker
     }
 
-    fn step(&self, seen: &Seen<Array<i64>, Vec<i64>>) -> Step<Rows, (usize, Effect<i64>), Vec<i64>, Why> {
+    fn step(&self, seen: &Seen<Array<i64>, Vec<i64>>) -> Step<Rows, Change<i64>, Vec<i64>, Why> {
         let mut numbers = seen.arguments.concat();
         numbers.extend(self.is_per_worker.then_some(seen.worker as i64));
         let mut came = seen.steps.iter();
@@ -192,11 +214,25 @@ impl Closure<Tables<i64>> for Steps {
                     return Step::Read(Rows { variable, indices: Some(vec![row, 0, row]) });
                 }
                 (None, Act::All(variable, update, own)) => {
-                    return Step::Update((variable, Effect::Assign(update, whole(variable, number(&numbers, own)))));
+                    return Step::Update(Change::Effect(
+                        variable,
+                        Effect::Assign(update, whole(variable, number(&numbers, own))),
+                    ));
                 }
                 (None, Act::Scatter(variable, update, row, own)) => {
                     let (rows, values) = scattered(variable, row, number(&numbers, own));
-                    return Step::Update((variable, Effect::Scatter(update, rows, values)));
+                    return Step::Update(Change::Effect(variable, Effect::Scatter(update, rows, values)));
+                }
+                (None, Act::Function(row, own)) => {
+                    let (indices, gradient) = match row {
+                        None => (None, whole(1, number(&numbers, own))),
+                        Some(row) => {
+                            let (rows, values) = scattered(1, row, number(&numbers, own));
+                            (Some(rows), values)
+                        }
+                    };
+                    let (variables, function) = (vec![1, 2], weigh_arrays);
+                    return Step::Update(Change::Function(FunctionUpdate { variables, indices, gradient, function }));
                 }
             }
         }
@@ -211,7 +247,8 @@ fn tensor(array: &Array<i64>) -> Result<Tensor> {
 /// Runs the steps on a worker.
 fn run(
     worker: &WorkerContext<'_>,
-    variables: &[ShardedVariable; 2],
+    variables: &[ShardedVariable; 3],
+    weigh: &UpdateFunction<1>,
     acts: &[Act],
     numbers: Vec<i64>,
 ) -> Result<Vec<i64>> {
@@ -242,6 +279,17 @@ fn run(
                     Update::AssignSub => worker.scatter_sub(&variables[variable], &rows)?,
                 }
             }
+            Act::Function(row, own) => {
+                let [_, matrix, slot] = variables;
+                match row {
+                    None => worker.update(weigh, matrix, [slot], &tensor(&whole(1, number(&numbers, own)))?)?,
+                    Some(row) => {
+                        let (rows, values) = scattered(1, row, number(&numbers, own));
+                        let gradients = IndexedSlices::new(tensor(&values)?, Tensor::from(rows), None)?;
+                        worker.update_rows(weigh, matrix, [slot], &gradients)?;
+                    }
+                }
+            }
         }
     }
     Ok(numbers)
@@ -270,8 +318,15 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
     let builder = ParameterServerStrategy::builder_of_threads(program.workers, program.servers);
     let builder = builder.partitioner(FixedShardsPartitioner::new(program.shards)?).order(order);
     let strategy = builder.on_error(on_error(program)).build()?;
-    let [first, second] = initial().map(|value| strategy.variable(|| tensor(&value).expect("a tensor")));
-    let variables = [first?, second?];
+    let [vector, matrix, slot] = initial().map(|value| tensor(&value));
+    let (vector, matrix, slot) = (vector?, matrix?, slot?);
+    let (vector, matrix) = (strategy.variable(|| vector)?, strategy.variable(|| matrix)?);
+    let slot = strategy.slot(&matrix, || slot)?;
+    let variables = [vector, matrix, slot];
+    let weigh = strategy.update_function("weigh", |matrix, [slot], gradients| {
+        weigh(matrix.as_mut_slice()?, slot.as_mut_slice()?, gradients.as_slice()?);
+        Ok(())
+    })?;
     let coordinator = ClusterCoordinator::new(&strategy);
     let all: Vec<Steps> = program
         .calls
@@ -281,12 +336,12 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
     let function: Run = coordinator.function("run", {
         let variables = variables.clone();
         move |worker, ((closure, needed), own): ((u64, Vec<i64>), Vec<i64>)| {
-            run(worker, &variables, &all[closure as usize].acts, [needed, own].concat())
+            run(worker, &variables, &weigh, &all[closure as usize].acts, [needed, own].concat())
         }
     })?;
     let mut results: Vec<RemoteValue<Vec<i64>>> = Vec::new();
     let mut outcome = Outcome { joins: Vec::new(), reads: Vec::new(), results: Vec::new() };
-    for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1)]) {
+    for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1), &Call::Read(2)]) {
         match call {
             Call::Schedule(steps) => {
                 let number = Argument::from(results.len() as u64);
@@ -356,7 +411,7 @@ fn expected(program: &Program, order: Order) -> Outcome {
     let workers = program.workers;
     let mut playing: Playing = Coordinator::new(order, on_error(program), workers, Tables(initial().to_vec()), 0);
     let mut outcome = Outcome { joins: Vec::new(), reads: Vec::new(), results: Vec::new() };
-    for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1)]) {
+    for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1), &Call::Read(2)]) {
         match call {
             Call::Schedule(steps) => {
                 playing.schedule(steps.clone()).expect("only join returns failures");
@@ -372,7 +427,7 @@ fn expected(program: &Program, order: Order) -> Outcome {
                 outcome.reads.push(value.expect("a variable").data);
             }
             &Call::Update(variable, update, number) => {
-                let effect = (variable, Effect::Assign(update, whole(variable, number)));
+                let effect = Change::Effect(variable, Effect::Assign(update, whole(variable, number)));
                 wait(&mut playing, workers, |playing| playing.chief_updates(&effect)).expect("it fits");
             }
         }
@@ -411,7 +466,7 @@ fn sums_are_those_of_the_spec_in_any_order() {
         let mut program = Program { continues: true, ..program };
         let adds = |act: &Act| match act {
             Act::All(_, update, _) | Act::Scatter(_, update, ..) => *update != Update::Assign,
-            Act::Read(_) | Act::Lookup(..) | Act::FailIfOdd => false,
+            Act::Read(_) | Act::Lookup(..) | Act::Function(..) | Act::FailIfOdd => false,
         };
         program.calls.retain_mut(|call| match call {
             Call::Schedule(steps) => {

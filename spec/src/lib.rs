@@ -45,6 +45,6 @@ pub use half::{bf16, f16};
 pub use op::{ReduceOp, UnknownReduceOp};
 pub use parameter_server::{
     FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RefusedPartition,
-    RoundRobin, Shards,
+    RoundRobin, Shards, Updates,
 };
 pub use world::World;

@@ -10,7 +10,7 @@ use super::{
     tables::Tables,
 };
 use crate::{Error, Result, nest::NestWriter};
-use consonance_spec::{OnError, Order};
+use consonance_spec::{OnError, Order, Updates};
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -35,6 +35,7 @@ pub(super) struct Chief {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) order: Order,
+    pub(super) updates: Updates,
     pub(super) on_error: OnError,
     pub(super) limits: Limits,
 }
@@ -154,6 +155,14 @@ impl Chief {
         Ok(result)
     }
 
+    /// Checks that the strategy has not ended.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if a server is lost.
+    pub(super) fn check(&self, call: &'static str) -> Result<()> {
+        self.lock().end(call).map_or(Ok(()), Err)
+    }
+
     /// Waits until `done` returns a value.
     ///
     /// # Errors
@@ -199,12 +208,7 @@ impl Chief {
     /// # Errors
     /// [`Error::Aborted`] if a server is lost.
     pub(super) fn apply(&self, effect: &Effect) -> Result<()> {
-        let begin = |_| message::request(message::APPLY);
-        let mut requests: Vec<NestWriter> = self.tables.servers().iter().map(begin).collect();
-        let empty = message::request(message::APPLY).bytes();
-        effect.split(&mut requests)?;
-        let requests = requests.into_iter().enumerate().filter(|(_, request)| request.bytes() > empty);
-        let requests: Vec<_> = requests.map(|(server, request)| (server, request.into_bytes())).collect();
+        let requests = self.tables.requests(&message::request(message::APPLY), [effect])?;
         let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
         self.tables.call_each(&requests).map_err(|error| self.break_off(error))
     }

@@ -1,12 +1,22 @@
 //! The place of a closure: its worker, and the variables as it sees them.
 
 use super::{
-    effect::Effect,
+    effect::{Effect, Write},
+    message,
+    program::Program,
     tables::{Tables, tensor},
-    variable::{Asked, Layout, ShardedVariable},
+    update_function::{Call, UpdateFunction, summed},
+    variable::{Asked, Layout, ShardedVariable, check_own},
 };
 use crate::{Error, IndexedSlices, Result, Tensor, variable::update::Update};
-use std::{cell::RefCell, fmt, ops::Range, sync::Arc};
+use consonance_kernels::memory::HostMemory;
+use consonance_spec::Updates;
+use std::{
+    cell::{OnceCell, RefCell},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
 
 /// The place of a closure: its worker, and the variables as the closure sees them.
 ///
@@ -29,8 +39,8 @@ use std::{cell::RefCell, fmt, ops::Range, sync::Arc};
 /// ```
 pub struct WorkerContext<'a> {
     pub(super) worker: usize,
-    pub(super) workers: usize,
-    pub(super) variables: &'a [Arc<Layout>],
+    pub(super) program: &'a Program,
+    pub(super) updates: Updates,
     pub(super) tables: &'a Tables,
     /// The effects so far, in their order.
     pub(super) effects: RefCell<Vec<Effect>>,
@@ -44,7 +54,7 @@ impl WorkerContext<'_> {
 
     /// Returns the number of workers.
     pub fn num_workers(&self) -> usize {
-        self.workers
+        self.program.workers
     }
 
     /// Returns the value of a variable.
@@ -85,7 +95,7 @@ impl WorkerContext<'_> {
     /// [`Error::InvalidCall`] for a variable of another strategy, and for a value of another dtype
     /// or shape.
     pub fn assign(&self, variable: &ShardedVariable, value: &Tensor) -> Result<()> {
-        self.update("WorkerContext::assign", variable, Update::Assign, value)
+        self.assigns("WorkerContext::assign", variable, Update::Assign, value)
     }
 
     /// Adds to a variable.
@@ -93,7 +103,7 @@ impl WorkerContext<'_> {
     /// # Errors
     /// As [`assign`](Self::assign), also for a variable of `bool`.
     pub fn assign_add(&self, variable: &ShardedVariable, value: &Tensor) -> Result<()> {
-        self.update("WorkerContext::assign_add", variable, Update::AssignAdd, value)
+        self.assigns("WorkerContext::assign_add", variable, Update::AssignAdd, value)
     }
 
     /// Subtracts from a variable.
@@ -101,7 +111,7 @@ impl WorkerContext<'_> {
     /// # Errors
     /// As [`assign_add`](Self::assign_add).
     pub fn assign_sub(&self, variable: &ShardedVariable, value: &Tensor) -> Result<()> {
-        self.update("WorkerContext::assign_sub", variable, Update::AssignSub, value)
+        self.assigns("WorkerContext::assign_sub", variable, Update::AssignSub, value)
     }
 
     /// Sets rows of a variable, one after the other. The last of rows with the same index counts.
@@ -129,11 +139,52 @@ impl WorkerContext<'_> {
         self.scatter("WorkerContext::scatter_sub", variable, Update::AssignSub, rows)
     }
 
-    fn update(&self, call: &'static str, variable: &ShardedVariable, update: Update, value: &Tensor) -> Result<()> {
+    /// Updates a variable and its slots by a
+    /// [function](crate::ParameterServerStrategy::update_function), with a gradient of the
+    /// variable's dtype and shape.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a function or variables of another strategy, for a variable that
+    /// occurs twice, a slot that does not lie [beside](crate::ParameterServerStrategy::slot) the
+    /// variable, a variable of `bool`, and a gradient of another dtype or shape.
+    pub fn update<const N: usize>(
+        &self,
+        function: &UpdateFunction<N>,
+        variable: &ShardedVariable,
+        slots: [&ShardedVariable; N],
+        gradient: &Tensor,
+    ) -> Result<()> {
+        let call = "WorkerContext::update";
+        let variables = self.check_slots(call, function, variable, slots)?;
+        variable.layout.check(call, Update::AssignAdd, gradient)?;
+        let (function, gradient) = (function.number, gradient.clone());
+        self.effect(Effect::Call(Call { function, variables, rows: None, gradient, seen: OnceCell::new() }))
+    }
+
+    /// As [`update`](Self::update), for the rows that have gradients. Gradients of the same row are
+    /// added first, one after the other.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update), and [`Error::InvalidCall`] for an index out of range.
+    pub fn update_rows<const N: usize>(
+        &self,
+        function: &UpdateFunction<N>,
+        variable: &ShardedVariable,
+        slots: [&ShardedVariable; N],
+        gradients: &IndexedSlices,
+    ) -> Result<()> {
+        let call = "WorkerContext::update_rows";
+        let variables = self.check_slots(call, function, variable, slots)?;
+        let rows = variable.layout.check_rows(call, Update::AssignAdd, gradients)?;
+        let (rows, gradient) = summed(&rows, gradients)?;
+        let (function, rows) = (function.number, Some(rows));
+        self.effect(Effect::Call(Call { function, variables, rows, gradient, seen: OnceCell::new() }))
+    }
+
+    fn assigns(&self, call: &'static str, variable: &ShardedVariable, update: Update, value: &Tensor) -> Result<()> {
         self.check(call, variable)?;
         variable.layout.check(call, update, value)?;
-        self.effects.borrow_mut().push(Effect::all(&variable.layout, update, value));
-        Ok(())
+        self.effect(Effect::all(&variable.layout, update, value))
     }
 
     fn scatter(
@@ -145,25 +196,86 @@ impl WorkerContext<'_> {
     ) -> Result<()> {
         self.check(call, variable)?;
         let places = variable.layout.check_rows(call, update, rows)?;
-        self.effects.borrow_mut().push(Effect::rows(&variable.layout, update, places, rows));
+        self.effect(Effect::rows(&variable.layout, update, places, rows))
+    }
+
+    /// Keeps an effect until the closure ends, or brings it to the servers at once.
+    fn effect(&self, effect: Effect) -> Result<()> {
+        match self.updates {
+            Updates::AtEnd => self.effects.borrow_mut().push(effect),
+            Updates::AtOnce => {
+                for (server, request) in self.tables.requests(&message::request(message::APPLY), [&effect])? {
+                    self.tables.call(server, &request)?;
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Checks that a variable is one of this program.
     fn check(&self, call: &'static str, variable: &ShardedVariable) -> Result<()> {
-        let own = self.variables.get(variable.layout.number);
-        match own.is_some_and(|own| Arc::ptr_eq(own, &variable.layout)) {
-            true => Ok(()),
-            false => Err(Error::invalid(call, "variable", "one of this strategy", "one of another strategy")),
+        check_own(call, "variable", &self.program.variables, variable)
+    }
+
+    /// Checks an update by a function, and returns the variable and its slots.
+    fn check_slots<const N: usize>(
+        &self,
+        call: &'static str,
+        function: &UpdateFunction<N>,
+        variable: &ShardedVariable,
+        slots: [&ShardedVariable; N],
+    ) -> Result<Vec<Arc<Layout>>> {
+        self.program.check_update(call, function)?;
+        self.check(call, variable)?;
+        let of = &variable.layout;
+        let mut variables = vec![of.clone()];
+        for (place, slot) in slots.into_iter().enumerate() {
+            let argument = format!("slots[{place}]");
+            check_own(call, &argument, &self.program.variables, slot)?;
+            if !slot.layout.is_beside(of) {
+                return Err(Error::invalid(call, argument, "a variable beside the other one", slot.layout.spec()));
+            }
+            if variables.iter().any(|other| Arc::ptr_eq(other, &slot.layout)) {
+                return Err(Error::invalid(call, argument, "variables that differ", "one that occurs twice"));
+            }
+            variables.push(slot.layout.clone());
         }
+        Ok(variables)
     }
 
     fn view(&self, layout: &Arc<Layout>, asked: Asked<'_>) -> Result<Tensor> {
+        tensor(layout, asked, self.after(&self.effects.borrow(), layout, asked)?)
+    }
+
+    /// Returns committed values with these effects.
+    fn after(&self, effects: &[Effect], layout: &Arc<Layout>, asked: Asked<'_>) -> Result<HostMemory> {
         let mut memory = self.tables.read(layout, asked)?;
-        for effect in self.effects.borrow().iter().filter(|effect| Arc::ptr_eq(&effect.variable, layout)) {
-            effect.apply(asked, &mut memory)?;
+        for (place, effect) in effects.iter().enumerate() {
+            let write = match effect {
+                Effect::Write(of, write) => Arc::ptr_eq(of, layout).then_some(write),
+                Effect::Call(call) => match call.variables.iter().position(|of| Arc::ptr_eq(of, layout)) {
+                    None => None,
+                    Some(at) => Some(&self.updated(&effects[..place], call)?[at]),
+                },
+            };
+            if let Some(write) = write {
+                write.show(asked, layout.row_count(), &mut memory)?;
+            }
         }
-        tensor(layout, asked, memory)
+        Ok(memory)
+    }
+
+    /// Returns the rows that a call of an update function leaves after these effects. Each call runs
+    /// once, when the closure first reads what it has changed.
+    fn updated<'c>(&self, effects: &[Effect], call: &'c Call) -> Result<&'c [Write]> {
+        if let Some(seen) = call.seen.get() {
+            return Ok(seen);
+        }
+        let asked = call.rows.as_deref().map_or(Asked::All, Asked::Rows);
+        let read = |layout: &Arc<Layout>| tensor(layout, asked, self.after(effects, layout, asked)?);
+        let mut rows = call.variables.iter().map(read).collect::<Result<Vec<_>>>()?;
+        self.program.update_functions[call.function].run(&mut rows, &call.gradient)?;
+        let rows = rows.into_iter().map(|rows| Write::assign(call.rows.clone(), rows)).collect();
+        Ok(call.seen.get_or_init(|| rows))
     }
 }
 

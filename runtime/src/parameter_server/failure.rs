@@ -18,7 +18,7 @@ pub(super) enum Failed {
 }
 
 /// The calls of this library in closures. Their errors keep their fields on the way to the chief.
-const CALLS: [&str; 9] = [
+const CALLS: [&str; 11] = [
     "WorkerContext::read",
     "WorkerContext::read_rows",
     "WorkerContext::lookup",
@@ -28,6 +28,8 @@ const CALLS: [&str; 9] = [
     "WorkerContext::scatter_update",
     "WorkerContext::scatter_add",
     "WorkerContext::scatter_sub",
+    "WorkerContext::update",
+    "WorkerContext::update_rows",
 ];
 
 impl Failed {

@@ -19,11 +19,15 @@
 //! what the lost one has staged is dropped when that one commits. If the worker is lost after it,
 //! its effects are at the servers.
 //!
+//! **Update functions** run at the servers, when the effects commit, on copies of the rows that
+//! change. A closure that reads what it has updated runs the function itself.
+//!
 //! **Windows.** In [`Order::Scheduled`] the effects of a window commit when all of its closures
 //! have ended, in the order in which they were scheduled, before the next window begins. Nobody
 //! reads meanwhile.
 
 mod strategy;
+mod roles;
 mod variable;
 mod coordinator;
 mod argument;
@@ -38,6 +42,7 @@ mod worker;
 mod server;
 mod tables;
 mod effect;
+mod update_function;
 mod link;
 mod message;
 mod failure;
@@ -46,10 +51,12 @@ pub use argument::{Argument, PerWorker};
 pub use chief::LostWorker;
 pub use consonance_spec::{
     FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, OnError, Order, Partitioner, RefusedPartition,
+    Updates,
 };
 pub use context::WorkerContext;
 pub use coordinator::{ClusterCoordinator, Joined};
 pub use program::Function;
 pub use remote_value::RemoteValue;
 pub use strategy::{ParameterServerBuilder, ParameterServerStrategy};
+pub use update_function::UpdateFunction;
 pub use variable::ShardedVariable;

@@ -117,7 +117,7 @@ impl Process {
         let tables = self.tables(call, program, terms, deadline)?;
         loop {
             let chief = self.meet(call, Place::Chief, None, program, Instant::now() + terms.limits.timeout)?;
-            match worker::work(&chief.link, (worker, program.workers), program, &tables) {
+            match worker::work(&chief.link, worker, program, &tables, terms) {
                 // The chief has taken this worker for lost, which was stopped, and lives.
                 Err(error) if !chief.link.has_ended(&error) => {}
                 ended => return ended,
@@ -127,7 +127,7 @@ impl Process {
 
     fn serve_shards(&self, call: &'static str, server: usize, mut program: Program, terms: &Terms) -> Result<()> {
         let values = mem::take(&mut program.values[server]);
-        let shards = Arc::new(Server::new(program.parts[server].clone(), &values)?);
+        let shards = Arc::new(Server::new(program.parts[server].clone(), &values, program.update_functions.clone())?);
         drop(values);
         let program = Arc::new(program);
         let ends = Arc::new(Mutex::new(false));

@@ -1,6 +1,11 @@
 //! The program: the functions and variables that all processes declare in the same order.
 
-use super::{context::WorkerContext, effect::PartSpec, variable::Layout};
+use super::{
+    context::WorkerContext,
+    effect::PartSpec,
+    update_function::{DeclaredUpdate, UpdateFunction},
+    variable::Layout,
+};
 use crate::{Error, Nest, Result, Tensor, value::nest::sent};
 use consonance_spec::{Partitioner, RefusedPartition, RoundRobin};
 use std::{any::type_name, fmt, marker::PhantomData, sync::Arc};
@@ -19,6 +24,7 @@ pub struct Function<A, R> {
 pub(super) struct Program {
     pub(super) workers: usize,
     pub(super) functions: Vec<Declared>,
+    pub(super) update_functions: Vec<DeclaredUpdate>,
     pub(super) variables: Vec<Arc<Layout>>,
     /// The shards of each server.
     pub(super) parts: Vec<Vec<PartSpec>>,
@@ -44,6 +50,7 @@ impl Program {
         Program {
             workers,
             functions: Vec::new(),
+            update_functions: Vec::new(),
             variables: Vec::new(),
             parts: vec![Vec::new(); servers],
             values: vec![Vec::new(); servers],
@@ -73,6 +80,24 @@ impl Program {
         Ok(Function { number: self.functions.len() - 1, name, types: PhantomData })
     }
 
+    /// Adds an update function.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] if there is one of this name.
+    pub(super) fn update_function<const N: usize>(
+        &mut self,
+        name: &str,
+        update: impl Fn(&mut Tensor, &mut [Tensor; N], &Tensor) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<UpdateFunction<N>> {
+        if self.update_functions.iter().any(|function| &*function.name == name) {
+            let call = "ParameterServerStrategy::update_function";
+            return Err(Error::invalid(call, "name", "one that no other function has", format!("{name:?}")));
+        }
+        let name: Arc<str> = name.into();
+        self.update_functions.push(DeclaredUpdate::new(&name, update));
+        Ok(UpdateFunction { number: self.update_functions.len() - 1, name })
+    }
+
     /// Adds a variable, and keeps the values of shards of the servers that this process `plays`.
     ///
     /// # Errors
@@ -95,13 +120,34 @@ impl Program {
             }
         };
         let servers = self.round.place(shards);
+        self.place(value, &servers, plays)
+    }
+
+    /// Adds a variable whose shards lie beside those of another one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a value of other rows, and for one that is not in host memory.
+    pub(super) fn slot(&mut self, of: &Layout, value: &Tensor, plays: impl Fn(usize) -> bool) -> Result<Arc<Layout>> {
+        let call = "ParameterServerStrategy::slot";
+        value.host().map_err(|error| error.of_call(call))?;
+        if value.shape().first() != of.shape.first() {
+            let expected = match of.shape.first() {
+                None => "a scalar".to_owned(),
+                Some(rows) => format!("{rows} rows"),
+            };
+            return Err(Error::invalid(call, "value", expected, value.spec()));
+        }
+        let servers: Vec<usize> = of.shards.iter().map(|shard| shard.server).collect();
+        self.place(value, &servers, plays)
+    }
+
+    fn place(&mut self, value: &Tensor, servers: &[usize], plays: impl Fn(usize) -> bool) -> Result<Arc<Layout>> {
         let mut parts: Vec<usize> = self.parts.iter().map(Vec::len).collect();
-        let layout = Layout::new(self.variables.len(), value.dtype(), value.shape().to_vec(), &servers, &mut parts);
+        let layout = Layout::new(self.variables.len(), value.dtype(), value.shape().to_vec(), servers, &mut parts);
         for shard in &layout.shards {
-            let spec = PartSpec { dtype: layout.dtype, rows: shard.rows.len(), row: layout.row_count() };
-            self.parts[shard.server].push(spec);
+            let rows = if layout.shape.is_empty() { value.clone() } else { value.rows(shard.rows.clone())? };
+            self.parts[shard.server].push(PartSpec { dtype: layout.dtype, shape: rows.shape().to_vec() });
             if plays(shard.server) {
-                let rows = if layout.shape.is_empty() { value.clone() } else { value.rows(shard.rows.clone())? };
                 self.values[shard.server].push(rows);
             }
         }
@@ -119,6 +165,15 @@ impl Program {
         }
     }
 
+    /// Checks that an update function is one of this program.
+    pub(super) fn check_update<const N: usize>(&self, call: &'static str, function: &UpdateFunction<N>) -> Result<()> {
+        let own = self.update_functions.get(function.number);
+        match own.is_some_and(|own| Arc::ptr_eq(&own.name, &function.name)) {
+            true => Ok(()),
+            false => Err(Error::invalid(call, "function", "one of this strategy", "one of another strategy")),
+        }
+    }
+
     /// Returns a line for each declaration. Processes with the same lines have the same program, as
     /// far as it can be known.
     pub(super) fn lines(&self) -> Vec<String> {
@@ -127,7 +182,9 @@ impl Program {
             let shards = of.shards.iter().map(|shard| format!("{:?} on ps[{}]", shard.rows, shard.server));
             format!("variable {}: {}, rows {}", of.number, of.spec(), shards.collect::<Vec<_>>().join(", "))
         };
-        self.functions.iter().map(function).chain(self.variables.iter().map(variable)).collect()
+        let update = |of: &DeclaredUpdate| format!("update function {:?} with {} slots", of.name, of.slots);
+        let functions = self.functions.iter().map(function).chain(self.update_functions.iter().map(update));
+        functions.chain(self.variables.iter().map(variable)).collect()
     }
 }
 

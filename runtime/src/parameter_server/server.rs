@@ -1,10 +1,12 @@
 //! A server: the memory of its shards, and the threads that serve the chief and the workers.
 
 use super::{
-    effect::{PartSpec, Piece},
+    effect::{PartSpec, Piece, Write},
     link::Link,
     message::{self, Attempt},
     tables::parts,
+    update_function::DeclaredUpdate,
+    variable::Asked,
 };
 use crate::{
     Error, Result, Tensor,
@@ -26,24 +28,30 @@ use std::{
 pub(super) struct Server {
     memory: Published,
     specs: Vec<PartSpec>,
+    functions: Vec<DeclaredUpdate>,
+    /// The number of slots of each of them.
+    slots: Vec<usize>,
+    /// Excludes changes of shards from each other: an update function reads and writes.
+    changes: Mutex<()>,
     /// The effects of the newest attempt to run each closure. They commit when the chief says so,
     /// and are forgotten when it commits another attempt or says that the closure has failed.
     staged: Mutex<HashMap<u64, (u64, Vec<Piece>)>>,
 }
 
 impl Server {
-    /// Makes a server with these shards, and their values.
+    /// Makes a server with these shards, their values, and functions that update them.
     ///
     /// # Errors
-    /// [`Error::System`] if the system has no memory for them.
-    pub(super) fn new(specs: Vec<PartSpec>, values: &[Tensor]) -> Result<Server> {
+    /// [`Error::System`] if the system has no memory for the shards.
+    pub(super) fn new(specs: Vec<PartSpec>, values: &[Tensor], functions: Vec<DeclaredUpdate>) -> Result<Server> {
         let memory = Published::create(&parts(&specs))
             .map_err(|error| Error::system("make the memory of a server", std::io::Error::other(error)))?;
         for (part, value) in values.iter().enumerate() {
             let value = value.host()?;
             memory.write(part, |mut shard| copy_own(value, &mut shard));
         }
-        Ok(Server { memory, specs, staged: Mutex::default() })
+        let slots = functions.iter().map(|function| function.slots).collect();
+        Ok(Server { memory, specs, functions, slots, changes: Mutex::default(), staged: Mutex::default() })
     }
 
     /// Returns the file of the memory, for readers.
@@ -93,7 +101,7 @@ impl Server {
                     let attempt = Attempt::read(from)?;
                     let staged = self.lock().remove(&attempt.number).filter(|&(id, _)| id == attempt.id);
                     let (_, pieces) = staged.ok_or_else(|| malformed("the effects of a closure are not there"))?;
-                    self.apply(&pieces);
+                    self.apply(pieces)?;
                 }
             }
             message::FORGET => {
@@ -102,13 +110,14 @@ impl Server {
             }
             message::APPLY => {
                 let pieces = self.pieces(from)?;
-                self.apply(&pieces);
+                self.apply(pieces)?;
             }
             message::READ => {
                 let part = from.count()?;
-                let spec = *self.specs.get(part).ok_or_else(|| malformed("there is no such shard"))?;
-                let rows = if from.flag()? { Some(from.numbers_below(spec.rows)?) } else { None };
-                reply.tensor(&self.read(part, spec, rows.as_deref())?)?;
+                let spec = self.specs.get(part).ok_or_else(|| malformed("there is no such shard"))?;
+                let rows = if from.flag()? { Some(from.numbers_below(spec.rows())?) } else { None };
+                let memory = self.read(part, rows.as_deref())?;
+                reply.tensor(&Tensor::from_memory(spec.shape_of(rows.as_deref()), memory)?)?;
             }
             _ => return Err(malformed("there is no such request")),
         }
@@ -118,40 +127,76 @@ impl Server {
     fn pieces(&self, from: &mut NestReader<'_>) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         while !from.is_empty() {
-            pieces.push(Piece::read(from, &self.specs)?);
+            pieces.push(Piece::read(from, &self.specs, &self.slots)?);
         }
         Ok(pieces)
     }
 
     /// Changes shards, each once for all of its pieces: a reader sees all of them or none.
-    fn apply(&self, pieces: &[Piece]) {
-        let mut parts: Vec<usize> = pieces.iter().map(|piece| piece.part).collect();
+    ///
+    /// # Errors
+    /// That of an update function. Then nothing has changed.
+    fn apply(&self, pieces: Vec<Piece>) -> Result<()> {
+        let _order = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let writes = self.writes(pieces)?;
+        let mut parts: Vec<usize> = writes.iter().map(|&(part, _)| part).collect();
         parts.sort_unstable();
         parts.dedup();
         for part in parts {
-            let row = self.specs[part].row;
+            let row = self.specs[part].row();
             self.memory.write(part, |mut shard| {
-                pieces.iter().filter(|piece| piece.part == part).for_each(|piece| piece.apply(row, shard.reborrow()));
+                let of_part = writes.iter().filter(|&&(of, _)| of == part);
+                of_part.for_each(|(_, write)| write.apply(row, shard.reborrow()));
             });
         }
+        Ok(())
     }
 
-    fn read(&self, part: usize, spec: PartSpec, rows: Option<&[usize]>) -> Result<Tensor> {
-        let count = rows.map_or(spec.rows, <[usize]>::len) * spec.row;
+    /// Returns the writes of pieces. Update functions run here, on copies of their rows.
+    fn writes(&self, pieces: Vec<Piece>) -> Result<Vec<(usize, Write)>> {
+        let mut writes = Vec::new();
+        for piece in pieces {
+            let call = match piece {
+                Piece::Write(part, write) => {
+                    writes.push((part, write));
+                    continue;
+                }
+                Piece::Call(call) => call,
+            };
+            let rows = call.rows.as_deref();
+            let read = |&part: &usize| {
+                let spec = &self.specs[part];
+                let mut memory = self.read(part, rows)?;
+                for (_, write) in writes.iter().filter(|&&(of, _)| of == part) {
+                    write.show(rows.map_or(Asked::All, Asked::Rows), spec.row(), &mut memory)?;
+                }
+                Tensor::from_memory(spec.shape_of(rows), memory)
+            };
+            let mut tensors = call.parts.iter().map(read).collect::<Result<Vec<_>>>()?;
+            self.functions[call.function].run(&mut tensors, &call.gradient)?;
+            let written = tensors.into_iter().map(|tensor| Write::assign(call.rows.clone(), tensor));
+            writes.extend(call.parts.iter().copied().zip(written));
+        }
+        Ok(writes)
+    }
+
+    fn read(&self, part: usize, rows: Option<&[usize]>) -> Result<HostMemory> {
+        let spec = &self.specs[part];
+        let count = rows.map_or(spec.rows(), <[usize]>::len) * spec.row();
         let mut memory = HostMemory::try_unspecified(spec.dtype, count).map_err(Error::no_memory(spec.dtype, count))?;
         self.memory.with(part, |shard| {
             let mut target = memory.as_buf_mut();
             match rows {
                 None => copy_own(shard, &mut target),
                 Some(rows) => {
-                    let elements = |row: usize| row * spec.row..(row + 1) * spec.row;
+                    let elements = |row: usize| row * spec.row()..(row + 1) * spec.row();
                     for (place, &row) in rows.iter().enumerate() {
                         copy_own(shard.slice(elements(row)), &mut target.reborrow().slice(elements(place)));
                     }
                 }
             }
         });
-        Tensor::from_memory(vec![count], memory)
+        Ok(memory)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, (u64, Vec<Piece>)>> {

@@ -1,24 +1,20 @@
-//! The strategy: who plays which role, and how they start.
+//! The strategy, and its options.
 
 use super::{
-    chief::{Chief, Limits, Terms},
-    effect::Effect,
     processes::Process,
     program::Program,
-    tables::tensor,
-    threads,
-    variable::{Accessed, Asked, Layout, ShardedVariable},
+    roles::{Inner, Options, Phase, Played},
+    update_function::UpdateFunction,
+    variable::{ShardedVariable, check_own},
 };
 use crate::{
-    ClusterResolver, Error, Result, Tensor, TfConfigClusterResolver,
-    cluster::server_roles::{Place, ServerRoles},
-    comm::options::{DEFAULT_TIMEOUT, check_timeout},
-    variable::update::Update,
+    ClusterResolver, Error, Result, Tensor, TfConfigClusterResolver, cluster::server_roles::ServerRoles,
+    comm::options::check_timeout,
 };
-use consonance_spec::{OnError, Order, Partitioner};
+use consonance_spec::{OnError, Order, Partitioner, Updates};
 use std::{
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -64,43 +60,6 @@ pub struct ParameterServerStrategy {
 #[derive(Debug)]
 struct Owner(Arc<Inner>);
 
-/// A strategy, which its coordinators share.
-#[derive(Debug)]
-pub(super) struct Inner {
-    played: Played,
-    workers: usize,
-    servers: usize,
-    options: Options,
-    state: Mutex<Phase>,
-}
-
-/// The phases of a strategy.
-#[derive(Debug)]
-enum Phase {
-    /// The program declares variables and functions.
-    Declares(Program),
-    /// The roles work.
-    Works(Arc<Chief>),
-    /// The roles could not start, or a role that is not the chief's has been played.
-    Failed(Error),
-}
-
-/// The roles that this process plays.
-#[derive(Debug)]
-enum Played {
-    /// It plays all roles.
-    All,
-    /// It has one of them.
-    One(Process),
-}
-
-struct Options {
-    order: Order,
-    on_error: OnError,
-    limits: Limits,
-    partitioner: Option<Box<dyn Partitioner + Send + Sync>>,
-}
-
 /// Options of a [`ParameterServerStrategy`].
 ///
 /// ```
@@ -125,9 +84,6 @@ pub struct ParameterServerBuilder {
     servers: usize,
     options: Options,
 }
-
-/// The closures that may wait for workers by default, as in TensorFlow.
-const QUEUE: usize = 262_144;
 
 impl ParameterServerStrategy {
     /// Makes the strategy of the cluster in the environment variable `TF_CONFIG`, which has the
@@ -182,6 +138,77 @@ impl ParameterServerStrategy {
             .declare(call, |program| program.variable(&value(), partitioner, |server| inner.played.plays(server)))?;
         let strategy = Arc::downgrade(inner);
         Ok(ShardedVariable { layout, strategy })
+    }
+
+    /// Declares a variable beside another one: its shards have the same rows, on the same servers.
+    /// `value` has as many rows, of any shape and dtype. An [update
+    /// function](Self::update_function) updates it with the other one. Otherwise it is a variable
+    /// like any other.
+    ///
+    /// # Errors
+    /// As [`variable`](Self::variable), and [`Error::InvalidCall`] for a variable of another
+    /// strategy and for a value of other rows.
+    pub fn slot(&self, of: &ShardedVariable, value: impl FnOnce() -> Tensor) -> Result<ShardedVariable> {
+        let inner = &self.owner.0;
+        let call = "ParameterServerStrategy::slot";
+        let layout = inner.declare(call, |program| {
+            check_own(call, "of", &program.variables, of)?;
+            program.slot(&of.layout, &value(), |server| inner.played.plays(server))
+        })?;
+        Ok(ShardedVariable { layout, strategy: of.strategy.clone() })
+    }
+
+    /// Declares a function that updates a variable with its `N` slots, as the step of an optimizer
+    /// does. Servers run it when the effects of a closure commit, each for its shards.
+    ///
+    /// The function gets rows of the variable, the same rows of its slots, and a gradient of these
+    /// rows: all rows of a shard for [`WorkerContext::update`](super::WorkerContext::update), those
+    /// that have a gradient, each once, for
+    /// [`update_rows`](super::WorkerContext::update_rows). It changes elements in place. Its result
+    /// for a row depends on the values of this row alone, so that the bits do not depend on the
+    /// shards.
+    ///
+    /// An error of the function, or a panic, comes when the effects commit and other shards may have
+    /// changed. So it ends the strategy: all calls return it.
+    ///
+    /// ```
+    /// use consonance::{ClusterCoordinator, DType, ParameterServerStrategy, Tensor};
+    /// use std::time::Duration;
+    /// let strategy = ParameterServerStrategy::threads(2, 2)?;
+    /// let weights = strategy.variable(|| Tensor::from([1.0f32, 2.0, 3.0]))?;
+    /// let velocity = strategy.slot(&weights, || Tensor::zeros(DType::F32, [3]))?;
+    /// let momentum = strategy.update_function("momentum", |weights, [velocity], gradient| {
+    ///     let (weights, velocity) = (weights.as_mut_slice::<f32>()?, velocity.as_mut_slice::<f32>()?);
+    ///     for ((weight, velocity), gradient) in weights.iter_mut().zip(velocity).zip(gradient.as_slice::<f32>()?) {
+    ///         *velocity = 0.5 * *velocity - 0.25 * gradient;
+    ///         *weight += *velocity;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// let coordinator = ClusterCoordinator::new(&strategy);
+    /// let step = coordinator.function("step", {
+    ///     let weights = weights.clone();
+    ///     move |worker, gradient: Tensor| worker.update(&momentum, &weights, [&velocity], &gradient)
+    /// })?;
+    /// # if !strategy.is_chief() { return strategy.serve(); }
+    /// for _ in 0..2 {
+    ///     coordinator.schedule(&step, Tensor::from([4.0f32, 0.0, 8.0]))?;
+    /// }
+    /// coordinator.join(Duration::from_secs(60))?;
+    /// assert_eq!(weights.read()?, Tensor::from([-1.5f32, 2.0, -2.0]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a name that another update function has; [`Error::WrongContext`]
+    /// after the roles have started.
+    pub fn update_function<const N: usize>(
+        &self,
+        name: &str,
+        update: impl Fn(&mut Tensor, &mut [Tensor; N], &Tensor) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<UpdateFunction<N>> {
+        let call = "ParameterServerStrategy::update_function";
+        self.owner.0.declare(call, |program| program.update_function(name, update))
     }
 
     /// Returns whether this process is the chief.
@@ -243,6 +270,12 @@ impl ParameterServerBuilder {
         self
     }
 
+    /// Sets when changes of variables by a closure take effect: by default when it has ended.
+    pub fn updates(mut self, updates: Updates) -> Self {
+        self.options.updates = updates;
+        self
+    }
+
     /// Sets whether an error cancels the closures that have not begun.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.options.on_error = on_error;
@@ -276,8 +309,8 @@ impl ParameterServerBuilder {
     /// Makes the strategy.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if there are no workers or no servers, for a queue without room, and
-    /// for a timeout that is zero or longer than a day.
+    /// [`Error::InvalidCall`] if there are no workers or no servers, for a queue without room, for
+    /// updates at once in a scheduled order, and for a timeout that is zero or longer than a day.
     pub fn build(self) -> Result<ParameterServerStrategy> {
         let call = "ParameterServerStrategy";
         let ParameterServerBuilder { played, workers, servers, options } = self;
@@ -285,6 +318,13 @@ impl ParameterServerBuilder {
             if count == 0 {
                 return Err(Error::invalid(call, argument, "at least 1", "0"));
             }
+        }
+        match (options.updates, options.order) {
+            (Updates::AtOnce, Order::Scheduled { .. }) => {
+                let found = "AtOnce, in a scheduled order";
+                return Err(Error::invalid(call, "updates", "AtEnd where effects have an order", found));
+            }
+            (Updates::AtOnce, Order::Arrival) | (Updates::AtEnd, _) => {}
         }
         check_timeout(call, options.limits.timeout)?;
         check_timeout(call, options.limits.closure_timeout)?;
@@ -294,124 +334,11 @@ impl ParameterServerBuilder {
     }
 }
 
-impl Inner {
-    /// Changes the program, before the roles start.
-    ///
-    /// # Errors
-    /// [`Error::WrongContext`] when they have.
-    pub(super) fn declare<R>(&self, call: &'static str, declare: impl FnOnce(&mut Program) -> Result<R>) -> Result<R> {
-        match &mut *self.lock() {
-            Phase::Declares(program) => declare(program),
-            Phase::Works(_) | Phase::Failed(_) => Err(Error::WrongContext {
-                call,
-                problem: "declarations come before the first closure and the first access to a variable".to_owned(),
-            }),
-        }
-    }
-
-    /// Returns the chief, which is started in the first call.
-    ///
-    /// # Errors
-    /// Those of the start, also in later calls.
-    pub(super) fn chief(&self, call: &'static str) -> Result<Arc<Chief>> {
-        let mut state = self.lock();
-        let program = match &mut *state {
-            Phase::Works(chief) => return Ok(chief.clone()),
-            Phase::Failed(error) => return Err(error.clone()),
-            Phase::Declares(_) if !self.played.is_chief() => {
-                let problem = "only the chief makes this call; a worker reads variables in a closure".to_owned();
-                return Err(Error::WrongContext { call, problem });
-            }
-            Phase::Declares(program) => mem::replace(program, Program::new(0, 1)),
-        };
-        match self.played.start(call, program, &self.options.terms()) {
-            Ok(chief) => {
-                *state = Phase::Works(chief.clone());
-                Ok(chief)
-            }
-            Err(error) => {
-                *state = Phase::Failed(error.clone());
-                Err(error)
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Accessed for Inner {
-    fn read(&self, call: &'static str, layout: &Layout, asked: Asked<'_>) -> Result<Tensor> {
-        let chief = self.settled(call)?;
-        tensor(layout, asked, chief.tables.read(layout, asked)?)
-    }
-
-    fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()> {
-        self.settled(call)?.apply(&Effect::all(layout, update, value))
-    }
-}
-
-impl Inner {
-    /// Returns the chief, when all closures have ended whose place is before an access of its own.
-    fn settled(&self, call: &'static str) -> Result<Arc<Chief>> {
-        let chief = self.chief(call)?;
-        match self.options.order {
-            Order::Arrival => {}
-            Order::Scheduled { .. } => chief.wait_for_all(call, self.options.limits.timeout)?,
-        }
-        Ok(chief)
-    }
-}
-
-impl Played {
-    fn is_chief(&self) -> bool {
-        match self {
-            Played::All => true,
-            Played::One(process) => process.0.own() == Place::Chief,
-        }
-    }
-
-    /// Returns whether this process plays the server of this number.
-    fn plays(&self, server: usize) -> bool {
-        match self {
-            Played::All => true,
-            Played::One(process) => process.0.own() == Place::Server(server),
-        }
-    }
-
-    fn start(&self, call: &'static str, program: Program, terms: &Terms) -> Result<Arc<Chief>> {
-        match self {
-            Played::All => threads::start(program, terms),
-            Played::One(process) => process.start(call, program, terms),
-        }
-    }
-}
-
-impl Options {
-    fn terms(&self) -> Terms {
-        Terms { order: self.order, on_error: self.on_error, limits: self.limits }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        let limits = Limits { timeout: DEFAULT_TIMEOUT, closure_timeout: DEFAULT_TIMEOUT, queue: QUEUE };
-        Options { order: Order::default(), on_error: OnError::default(), limits, partitioner: None }
-    }
-}
-
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Phase::Works(chief) = &*self.0.lock() {
             chief.end();
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("order", &self.order).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 

@@ -1,12 +1,16 @@
 //! The variables as a worker or the chief reads them: in place, in the memory of the servers.
 
 use super::{
-    effect::PartSpec,
+    effect::{Effect, PartSpec},
     link::{Handle, Link},
     message,
     variable::{Asked, Layout, Shard},
 };
-use crate::{DType, Error, Result, Tensor, nest::NestReader, value::nest::sent::malformed};
+use crate::{
+    DType, Error, Result, Tensor,
+    nest::{NestReader, NestWriter},
+    value::nest::sent::malformed,
+};
 use consonance_kernels::{
     cpu::copy::copy_own,
     memory::{HostBufMut, HostMemory},
@@ -63,6 +67,21 @@ impl Tables {
     /// [`Error::Aborted`] if the server is lost, [`Error::Timeout`] if it does not reply.
     pub(super) fn call(&self, server: usize, request: &[u8]) -> Result<Vec<u8>> {
         self.servers[server].link().call(request, self.timeout)
+    }
+
+    /// Returns the request of each server that has pieces of these effects: they follow `begun`.
+    ///
+    /// # Errors
+    /// None for tensors in host memory.
+    pub(super) fn requests<'e>(
+        &self,
+        begun: &NestWriter,
+        effects: impl IntoIterator<Item = &'e Effect>,
+    ) -> Result<Vec<(usize, Vec<u8>)>> {
+        let mut requests = vec![begun.clone(); self.servers.len()];
+        effects.into_iter().try_for_each(|effect| effect.split(&mut requests))?;
+        let requests = requests.into_iter().enumerate().filter(|(_, request)| request.bytes() > begun.bytes());
+        Ok(requests.map(|(server, request)| (server, request.into_bytes())).collect())
     }
 
     /// Sends requests to servers, in order of their numbers, and waits for all replies. So servers

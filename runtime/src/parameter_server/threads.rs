@@ -20,7 +20,9 @@ use std::{io, mem, sync::Arc, thread};
 pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
     let values = mem::take(&mut program.values);
     let program = Arc::new(program);
-    let server = |(specs, values): (&Vec<_>, Vec<Tensor>)| Server::new(specs.clone(), &values).map(Arc::new);
+    let server = |(specs, values): (&Vec<_>, Vec<Tensor>)| {
+        Server::new(specs.clone(), &values, program.update_functions.clone()).map(Arc::new)
+    };
     let servers = program.parts.iter().zip(values).map(server).collect::<Result<Vec<_>>>()?;
     // Returns the memory of all servers and links to them, for a thread of this name.
     let tables = |name: &str, index: usize| {
@@ -40,9 +42,9 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
     for worker in 0..workers {
         let name = format!("worker[{worker}]");
         let [link, end] = Link::between([("chief", 0), (&name, worker)])?;
-        let (tables, program) = (tables(&name, worker)?, program.clone());
+        let (tables, program, terms) = (tables(&name, worker)?, program.clone(), *terms);
         spawn(&format!("consonance-worker{worker}"), move || {
-            drop(worker::work(&end, (worker, workers), &program, &tables));
+            drop(worker::work(&end, worker, &program, &tables, &terms));
         })?;
         let chief = chief.clone();
         chief.found(worker, &link);

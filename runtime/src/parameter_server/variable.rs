@@ -110,6 +110,12 @@ impl Layout {
         }
     }
 
+    /// Returns whether the shards have the same rows, on the same servers, as those of another one.
+    pub(super) fn is_beside(&self, other: &Layout) -> bool {
+        let places = |of: &Layout| of.shards.iter().map(|shard| (shard.rows.clone(), shard.server)).collect::<Vec<_>>();
+        self.shape.first() == other.shape.first() && places(self) == places(other)
+    }
+
     pub(super) fn spec(&self) -> String {
         format!("{}{:?}", self.dtype, self.shape)
     }
@@ -176,6 +182,19 @@ impl Layout {
 
     fn no_rows(&self, call: &'static str) -> Error {
         Error::invalid(call, "variable", "one with rows", format!("{}, a scalar", self.dtype))
+    }
+}
+
+/// Checks that a variable is one of these, which are those of a program.
+pub(super) fn check_own(
+    call: &'static str,
+    argument: &str,
+    own: &[Arc<Layout>],
+    variable: &ShardedVariable,
+) -> Result<()> {
+    match own.get(variable.layout.number).is_some_and(|own| Arc::ptr_eq(own, &variable.layout)) {
+        true => Ok(()),
+        false => Err(Error::invalid(call, argument, "one of this strategy", "one of another strategy")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A worker: it runs closures, whose effects it keeps until they end.
 
 use super::{
+    chief::Terms,
     context::WorkerContext,
     failure::Failed,
     link::Link,
@@ -15,7 +16,7 @@ use std::cell::RefCell;
 ///
 /// # Errors
 /// That of the link, which names the chief.
-pub(super) fn work(link: &Link, (worker, workers): (usize, usize), program: &Program, tables: &Tables) -> Result<()> {
+pub(super) fn work(link: &Link, worker: usize, program: &Program, tables: &Tables, terms: &Terms) -> Result<()> {
     let mut reply = Ok(());
     loop {
         // The chief may have ended while a closure ran: then its word is still there.
@@ -26,7 +27,7 @@ pub(super) fn work(link: &Link, (worker, workers): (usize, usize), program: &Pro
             message::RUN => {
                 let run = Run::read(&mut reader)?;
                 let effects = RefCell::default();
-                let context = WorkerContext { worker, workers, variables: &program.variables, tables, effects };
+                let context = WorkerContext { worker, program, updates: terms.updates, tables, effects };
                 let outcome = attempt(&run, program, &context);
                 reply = link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
             }
@@ -50,22 +51,9 @@ fn attempt(run: &Run, program: &Program, context: &WorkerContext<'_>) -> std::re
 
 /// Brings the effects of a closure to the servers. Returns those that have some.
 fn stage(run: &Run, context: &WorkerContext<'_>) -> Result<Vec<usize>> {
-    let effects = context.effects.borrow();
-    if effects.is_empty() {
-        return Ok(Vec::new());
-    }
-    let begun = |_| {
-        let mut request = message::request(message::STAGE);
-        run.attempt.write(&mut request);
-        request
-    };
-    let mut requests: Vec<_> = (0..context.tables.servers().len()).map(begun).collect();
-    let empty = requests[0].bytes();
-    effects.iter().try_for_each(|effect| effect.split(&mut requests))?;
-    let mut servers = Vec::new();
-    for (server, request) in requests.into_iter().enumerate().filter(|(_, request)| request.bytes() > empty) {
-        context.tables.call(server, &request.into_bytes())?;
-        servers.push(server);
-    }
-    Ok(servers)
+    let mut begun = message::request(message::STAGE);
+    run.attempt.write(&mut begun);
+    let requests = context.tables.requests(&begun, context.effects.borrow().iter())?;
+    let stage = |(server, request): (usize, Vec<u8>)| context.tables.call(server, &request).map(|_| server);
+    requests.into_iter().map(stage).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{
     closure::{Attempt, Came, Closure, Failure, Seen, Step, Variables},
-    order::{OnError, Order},
+    order::{OnError, Order, Updates},
 };
 
 /// The progress of a closure.
@@ -54,6 +54,7 @@ pub enum Stepped {
 #[derive(Clone, Debug)]
 pub struct Coordinator<V: Variables, C: Closure<V>> {
     order: Order,
+    updates: Updates,
     on_error: OnError,
     committed: V,
     closures: Vec<Scheduled<V, C>>,
@@ -94,6 +95,7 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
         assert!(workers > 0, "closures without workers");
         Coordinator {
             order,
+            updates: Updates::default(),
             on_error,
             committed: variables,
             closures: Vec::new(),
@@ -105,6 +107,16 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
             windows_committed: 0,
             cancels: false,
         }
+    }
+
+    /// Sets the time at which changes take effect. With [`Updates::AtOnce`] attempts that fail or
+    /// are lost leave effects, and closures may leave theirs again.
+    ///
+    /// # Panics
+    /// If changes at once are to have an order.
+    pub fn with_updates(self, updates: Updates) -> Coordinator<V, C> {
+        assert!(updates == Updates::AtEnd || self.order == Order::Arrival, "changes at once have no order");
+        Coordinator { updates, ..self }
     }
 
     /// Returns the committed variables.
@@ -177,7 +189,10 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
         let came = match step {
             Step::Read(read) => view.read(&read).map(Came::Value),
             Step::Update(effect) => view.update(&effect).map(|()| {
-                attempt.effects.push(effect);
+                match self.updates {
+                    Updates::AtEnd => attempt.effects.push(effect),
+                    Updates::AtOnce => self.commit([effect]),
+                }
                 Came::Updated
             }),
             Step::Next(dataset) => {
@@ -304,7 +319,7 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
                 let closure = &mut self.closures[number];
                 (closure.state, closure.effects) = (State::Ready(result), attempt.effects.clone());
                 if self.order == Order::Arrival {
-                    self.commit(number);
+                    self.commit_closure(number);
                 }
                 self.settle();
             }
@@ -322,8 +337,13 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
         self.settle();
     }
 
-    fn commit(&mut self, number: usize) {
-        for effect in std::mem::take(&mut self.closures[number].effects) {
+    fn commit_closure(&mut self, number: usize) {
+        let effects = std::mem::take(&mut self.closures[number].effects);
+        self.commit(effects);
+    }
+
+    fn commit(&mut self, effects: impl IntoIterator<Item = V::Effect>) {
+        for effect in effects {
             let is_updated = self.committed.update(&effect).is_ok();
             assert!(is_updated, "an effect that was not refused is not refused later");
         }
@@ -359,7 +379,7 @@ impl<V: Variables, C: Closure<V> + Clone> Coordinator<V, C> {
             if self.closures[number].window != window {
                 continue;
             }
-            self.commit(number);
+            self.commit_closure(number);
             if let State::Failed(failure) = &self.closures[number].state {
                 self.failures.push(failure.clone());
                 self.cancels = self.on_error == OnError::Cancel;

@@ -7,20 +7,22 @@
 //!
 //! The words, which every crate uses, are at the root of this crate: [`Partitioner`] and its three
 //! kinds, [`Shards`] (the rows of each shard), [`RoundRobin`] (the server of each shard),
-//! [`Order`] and [`OnError`]. The other items are the meaning.
+//! [`Order`], [`Updates`] and [`OnError`]. The other items are the meaning.
 
 mod partitioner;
 mod placement;
 mod shards;
 mod table;
+mod update_function;
 mod order;
 mod closure;
 mod coordinator;
 
 pub use closure::{Attempt, Came, Closure, Failure, Seen, Step, Variables};
 pub use coordinator::{Coordinator, Failures, State, Stepped};
-pub use order::{OnError, Order};
+pub use order::{OnError, Order, Updates};
 pub use partitioner::{FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner, RefusedPartition};
 pub use placement::{RoundRobin, shards_of};
 pub use shards::Shards;
-pub use table::{Effect, Refused, Rows, Tables, lookup};
+pub use table::{Change, Effect, Refused, Rows, Tables, lookup};
+pub use update_function::{FunctionUpdate, UpdateFunction};

@@ -1,6 +1,6 @@
 //! The rows of a variable: what is read of them, and the effects on them.
 
-use super::closure::Variables;
+use super::{closure::Variables, update_function::FunctionUpdate};
 use crate::{
     array::Array,
     dtype::{Class, DType},
@@ -97,6 +97,15 @@ pub fn lookup<T: Clone>(table: &Array<T>, indices: &[i64]) -> Result<Array<T>, R
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tables<T>(pub Vec<Array<T>>);
 
+/// A change of variables.
+#[derive(Clone, Debug)]
+pub enum Change<T> {
+    /// An effect on the variable of this place.
+    Effect(usize, Effect<T>),
+    /// The update of a variable and its slots by a function.
+    Function(FunctionUpdate<T>),
+}
+
 /// The rows of a variable that are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
@@ -109,7 +118,7 @@ pub struct Rows {
 impl<T: Number> Variables for Tables<T> {
     type Read = Rows;
     type Value = Array<T>;
-    type Effect = (usize, Effect<T>);
+    type Effect = Change<T>;
     type Refused = Refused;
 
     fn read(&self, read: &Rows) -> Result<Array<T>, Refused> {
@@ -117,13 +126,16 @@ impl<T: Number> Variables for Tables<T> {
         read.indices.as_ref().map_or_else(|| Ok(table.clone()), |indices| lookup(table, indices))
     }
 
-    fn update(&mut self, (variable, effect): &(usize, Effect<T>)) -> Result<(), Refused> {
-        self.0[*variable] = effect.apply(&self.0[*variable])?;
+    fn update(&mut self, change: &Change<T>) -> Result<(), Refused> {
+        match change {
+            Change::Effect(variable, effect) => self.0[*variable] = effect.apply(&self.0[*variable])?,
+            Change::Function(update) => update.apply(&mut self.0)?,
+        }
         Ok(())
     }
 }
 
-fn rows_at<T>(table: &Array<T>, indices: &[i64]) -> Result<Vec<usize>, Refused> {
+pub(super) fn rows_at<T>(table: &Array<T>, indices: &[i64]) -> Result<Vec<usize>, Refused> {
     let rows = *table.shape.first().ok_or(Refused::Scalar)?;
     let row = |(position, &index): (usize, &i64)| {
         let row = usize::try_from(index).ok().filter(|&row| row < rows);
@@ -132,14 +144,14 @@ fn rows_at<T>(table: &Array<T>, indices: &[i64]) -> Result<Vec<usize>, Refused> 
     indices.iter().enumerate().map(row).collect()
 }
 
-fn fits(expected: &[usize], found: &[usize]) -> Result<(), Refused> {
+pub(super) fn fits(expected: &[usize], found: &[usize]) -> Result<(), Refused> {
     if expected == found {
         return Ok(());
     }
     Err(Refused::Shape { expected: expected.to_vec(), found: found.to_vec() })
 }
 
-fn updated<T: Number>(update: Update, elements: &[T], operand: &[T]) -> Result<Vec<T>, Refused> {
+pub(super) fn updated<T: Number>(update: Update, elements: &[T], operand: &[T]) -> Result<Vec<T>, Refused> {
     // The sum of truth values is refused also where there are none.
     let is_defined = update == Update::Assign || T::DTYPE.class() != Class::Bool;
     let updated = is_defined.then(|| update.updated(elements, operand).ok()).flatten();

@@ -1,9 +1,9 @@
 use consonance_spec::{
-    OnError, Order,
+    OnError, Order, Updates,
     array::Array,
     parameter_server::{
-        Attempt, Came, Closure, Coordinator, Effect, Failures, Refused, Rows, Seen, State, Step, Stepped, Tables,
-        Variables,
+        Attempt, Came, Change, Closure, Coordinator, Effect, Failures, Refused, Rows, Seen, State, Step, Stepped,
+        Tables, Variables,
     },
     variable::Update,
 };
@@ -86,7 +86,7 @@ impl Closure<Tables<i64>> for Random {
         self.is_per_worker
     }
 
-    fn step(&self, seen: &Seen<Array<i64>, Results>) -> Step<Rows, (usize, Effect<i64>), Results, Why> {
+    fn step(&self, seen: &Seen<Array<i64>, Results>) -> Step<Rows, Change<i64>, Results, Why> {
         if self.fails(seen) {
             return Step::Fail(Why::Odd);
         }
@@ -98,12 +98,14 @@ impl Closure<Tables<i64>> for Random {
             Some(Act::Lookup(variable, row)) => Step::Read(Rows { variable, indices: Some(vec![row, row]) }),
             Some(Act::Assign(variable, x)) => {
                 let value = last.wrapping_mul(2).wrapping_add(x);
-                Step::Update((variable, Effect::Assign(Update::Assign, whole(value))))
+                Step::Update(Change::Effect(variable, Effect::Assign(Update::Assign, whole(value))))
             }
-            Some(Act::Add(variable, x)) => Step::Update((variable, Effect::Assign(Update::AssignAdd, whole(x)))),
+            Some(Act::Add(variable, x)) => {
+                Step::Update(Change::Effect(variable, Effect::Assign(Update::AssignAdd, whole(x))))
+            }
             Some(Act::ScatterSub(variable, row, x)) => {
                 let values = Array::new(&[2], vec![x, 3 * x]);
-                Step::Update((variable, Effect::Scatter(Update::AssignSub, vec![row, row], values)))
+                Step::Update(Change::Effect(variable, Effect::Scatter(Update::AssignSub, vec![row, row], values)))
             }
             Some(Act::Next) => Step::Next(0),
             Some(Act::FailIfOdd) => unreachable!("it is not a step"),
@@ -250,7 +252,7 @@ fn play(
                 }
                 Call::Writes(x) => {
                     let value = Array::new(&[ROWS], vec![*x; ROWS]);
-                    playing.chief_updates(&(0, Effect::Assign(Update::Assign, value))).is_some()
+                    playing.chief_updates(&Change::Effect(0, Effect::Assign(Update::Assign, value))).is_some()
                 }
             };
             if has_returned {
@@ -448,11 +450,11 @@ quickcheck! {
             });
             let closure = calls.clone().nth(event.attempt.number()).expect("it was scheduled");
             let Step::Read(read) = closure.step(&seen) else { panic!("a value of what was not read") };
-            let Tables(mut tables) = event.before.committed().clone();
-            for (variable, effect) in event.attempt.effects() {
-                tables[*variable] = effect.apply(&tables[*variable]).expect("it was not refused");
+            let mut tables = event.before.committed().clone();
+            for effect in event.attempt.effects() {
+                tables.update(effect).expect("it was not refused");
             }
-            assert_eq!(Tables(tables).read(&read), Ok(value));
+            assert_eq!(tables.read(&read), Ok(value));
         });
     }
 
@@ -591,4 +593,26 @@ fn a_closure_past_its_deadline_fails_and_its_attempt_is_late() {
     assert_eq!(playing.steps(&mut attempt), Stepped::IsLate);
     assert_eq!(*playing.committed(), initial());
     assert_eq!(told(playing.join().expect("all have ended").expect_err("it has failed")), [(0, Why::Odd)]);
+}
+
+/// Returns the variables after the first of two workers was lost in its second step of three, and
+/// the other has run the closure.
+fn after_a_loss(updates: Updates) -> Vec<i64> {
+    let variables = Tables(vec![Array::new(&[ROWS], vec![0; ROWS]); 2]);
+    let mut coordinator = Coordinator::new(Order::Arrival, OnError::Cancel, 2, variables, 1).with_updates(updates);
+    let steps = vec![Act::Add(0, 1), Act::Add(0, 10), Act::Add(1, 100)];
+    coordinator.schedule(Random { steps, needs: None, is_per_worker: false }).expect("none has failed");
+    let mut lost = coordinator.starts(0).expect("a closure waits");
+    assert_eq!([(); 2].map(|()| coordinator.steps(&mut lost)), [Stepped::GoesOn; 2]);
+    coordinator.loses(0);
+    let mut other = coordinator.starts(1).expect("the closure waits again");
+    while coordinator.steps(&mut other) == Stepped::GoesOn {}
+    assert_eq!(coordinator.join(), Some(Ok(())));
+    coordinator.committed().0.iter().map(|table| table.data[0]).collect()
+}
+
+#[test]
+fn changes_at_once_of_a_lost_attempt_stay() {
+    assert_eq!(after_a_loss(Updates::AtEnd), [11, 100]);
+    assert_eq!(after_a_loss(Updates::AtOnce), [22, 100]);
 }

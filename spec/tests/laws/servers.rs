@@ -1,7 +1,7 @@
 use consonance_spec::{
     DType, FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner, RoundRobin, Shards,
     array::Array,
-    parameter_server::{Effect, Refused, RefusedPartition, lookup, shards_of},
+    parameter_server::{Effect, FunctionUpdate, Refused, RefusedPartition, lookup, shards_of},
     variable::Update,
 };
 use quickcheck::quickcheck;
@@ -32,6 +32,17 @@ fn shard_tables(table: &Array<i64>, shards: Shards) -> Vec<Array<i64>> {
         Array::new(&[rows.len(), 2], table.data[2 * rows.start..2 * rows.end].to_vec())
     };
     (0..shards.count()).map(part).collect()
+}
+
+/// Adds the gradient, times the number of gradients that the row has had. The slot counts them.
+fn counted(rows: &mut [Array<i64>], gradient: &Array<i64>) {
+    let [table, counts] = rows else { unreachable!("one slot") };
+    for (row, count) in counts.data.iter_mut().enumerate() {
+        *count += 1;
+        for place in 2 * row..2 * row + 2 {
+            table.data[place] += *count * gradient.data[place];
+        }
+    }
 }
 
 quickcheck! {
@@ -106,6 +117,45 @@ quickcheck! {
         }
         let indices = list.iter().map(|&row| row as i64).collect();
         scatter(indices, values).apply(&table) == Ok(Array::new(&table.shape, parts))
+    }
+
+    fn a_function_on_shards_does_what_it_does_on_the_whole(
+        table: Vec<(i16, i16)>, shards: u8, list: Vec<u8>, is_dense: bool
+    ) -> bool {
+        let Some((table, shards, list)) = table_of(&table, shards, &list) else { return true };
+        let slot = Array::new(&[shards.rows()], (0..shards.rows() as i64).collect());
+        let list = if is_dense { (0..shards.rows()).collect() } else { list };
+        let values: Vec<i64> = (0..2 * list.len() as i64).map(|place| place * place - 7).collect();
+        let update = |indices: Vec<i64>, values: Vec<i64>| FunctionUpdate {
+            variables: vec![0, 1],
+            gradient: Array::new(&[indices.len(), 2], values),
+            indices: (!is_dense).then_some(indices),
+            function: counted,
+        };
+        let mut parts = [Vec::new(), Vec::new()];
+        let split = shards.split(&list).expect("rows within");
+        for (shard, (part, rows)) in shard_tables(&table, shards).into_iter().zip(split).enumerate() {
+            let within = rows.iter().map(|&(_, within)| within as i64).collect();
+            let own = rows.iter().flat_map(|&(position, _)| values[2 * position..][..2].to_vec()).collect();
+            let range = shards.rows_of(shard);
+            let mut tables = [part, Array::new(&[range.len()], slot.data[range].to_vec())];
+            update(within, own).apply(&mut tables).expect("rows within");
+            parts.iter_mut().zip(tables).for_each(|(part, table)| part.extend(table.data));
+        }
+        let mut tables = [table, slot];
+        let indices = list.iter().map(|&row| row as i64).collect();
+        update(indices, values).apply(&mut tables).expect("rows within");
+        tables.map(|table| table.data) == parts
+    }
+
+    fn a_function_gets_each_row_once(table: Vec<(i16, i16)>, list: Vec<u8>) -> bool {
+        let Some((table, shards, list)) = table_of(&table, 0, &list) else { return true };
+        let mut tables = [table, Array::new(&[shards.rows()], vec![0; shards.rows()])];
+        let gradient = Array::new(&[list.len(), 2], vec![1; 2 * list.len()]);
+        let indices = Some(list.iter().map(|&row| row as i64).collect());
+        let update = FunctionUpdate { variables: vec![0, 1], indices, gradient, function: counted };
+        update.apply(&mut tables).expect("rows within");
+        (0..shards.rows()).all(|row| tables[1].data[row] == i64::from(list.contains(&row)))
     }
 
     fn a_variable_has_as_many_shards_as_rows_at_most(rows: u8, width: u8, bytes: u8, shards: u8) -> bool {
@@ -192,4 +242,27 @@ fn ill_fitting_effects_are_refused() {
         let refused = Err(Refused::Undefined { dtype: DType::Bool });
         assert_eq!(Effect::Assign(update, truths.clone()).apply(&truths), refused);
     }
+}
+
+#[test]
+fn a_function_with_a_gradient_of_other_rows_is_refused() {
+    let rows = |count: usize| Array::new(&[count, 2], vec![1; 2 * count]);
+    let update = |indices, gradient| {
+        let mut tables = [rows(2), Array::new(&[2], vec![0; 2])];
+        let refused = FunctionUpdate { variables: vec![0, 1], indices, gradient, function: counted }.apply(&mut tables);
+        assert!(refused.is_ok() || tables == [rows(2), Array::new(&[2], vec![0; 2])]);
+        refused
+    };
+    let shape = |expected: &[usize], found: &[usize]| {
+        Err(Refused::Shape { expected: expected.to_vec(), found: found.to_vec() })
+    };
+    assert_eq!(update(None, rows(2)), Ok(()));
+    assert_eq!(update(None, rows(3)), shape(&[2, 2], &[3, 2]));
+    assert_eq!(update(Some(vec![1]), rows(2)), shape(&[1, 2], &[2, 2]));
+    let out_of_range = Err(Refused::IndexOutOfRange { position: 1, index: -1, rows: 2 });
+    assert_eq!(update(Some(vec![0, -1]), rows(2)), out_of_range);
+    let truths = Array::new(&[1], vec![true]);
+    let update =
+        FunctionUpdate { variables: vec![0], indices: None, gradient: truths.clone(), function: |_, _| unreachable!() };
+    assert_eq!(update.apply(&mut [truths]), Err(Refused::Undefined { dtype: DType::Bool }));
 }

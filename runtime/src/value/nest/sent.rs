@@ -8,7 +8,7 @@ use std::{any::Any, fmt, io};
 
 /// The bytes of nests, one after the other.
 #[doc(hidden)]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NestWriter {
     bytes: Vec<u8>,
 }
