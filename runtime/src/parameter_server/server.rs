@@ -203,3 +203,116 @@ impl Server {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use quickcheck::{Arbitrary, Gen, QuickCheck};
+
+    /// Requests of a peer: bytes of real ones, of which one is replaced and some are cut off.
+    #[derive(Clone, Debug)]
+    struct Lies(Vec<Vec<u8>>);
+
+    impl Arbitrary for Lies {
+        fn arbitrary(g: &mut Gen) -> Lies {
+            let lie = |g: &mut Gen| {
+                let mut bytes = g.choose(&requests()).unwrap().clone();
+                if bool::arbitrary(g) {
+                    // Mostly small numbers: they pass the first checks.
+                    let byte = if bool::arbitrary(g) { u8::arbitrary(g) % 8 } else { u8::arbitrary(g) };
+                    let place = usize::arbitrary(g) % bytes.len();
+                    bytes[place] = byte;
+                }
+                if u8::arbitrary(g).is_multiple_of(8) {
+                    bytes.truncate(usize::arbitrary(g) % bytes.len());
+                }
+                bytes
+            };
+            Lies((0..usize::arbitrary(g) % 8).map(|_| lie(g)).collect())
+        }
+    }
+
+    fn specs() -> Vec<PartSpec> {
+        let spec = |dtype, shape: &[usize]| PartSpec { dtype, shape: shape.to_vec() };
+        vec![spec(DType::I32, &[3, 2]), spec(DType::Bool, &[4]), spec(DType::I64, &[3]), spec(DType::F32, &[])]
+    }
+
+    fn server() -> Server {
+        let values: Vec<Tensor> = specs().into_iter().map(|spec| Tensor::zeros(spec.dtype, spec.shape)).collect();
+        let add = |table: &mut Tensor, [count]: &mut [Tensor; 1], gradient: &Tensor| -> Result<()> {
+            let sums = table.as_mut_slice::<i32>()?.iter_mut().zip(gradient.as_slice::<i32>()?);
+            sums.for_each(|(sum, gradient)| *sum = sum.wrapping_add(*gradient));
+            count.as_mut_slice::<i64>()?.iter_mut().for_each(|count| *count += 1);
+            Ok(())
+        };
+        Server::new(specs(), &values, vec![DeclaredUpdate::new(&"add".into(), add)]).unwrap()
+    }
+
+    /// Returns a request of each kind, and pieces of each kind.
+    fn requests() -> Vec<Vec<u8>> {
+        let attempt = Attempt { number: 1, id: 2 };
+        let begun = |kind: u64| {
+            let mut request = message::request(kind);
+            attempt.write(&mut request);
+            request
+        };
+        let pieces = |request: &mut NestWriter| {
+            for (numbers, rows, values) in [
+                (&[0u64, 1][..], None, Tensor::from([true, false, true, true])),
+                (&[2, 0], Some(vec![2, 0, 2]), Tensor::from([[1, 2], [3, 4], [5, 6]])),
+                (&[1, 3], None, Tensor::from(0.5f32)),
+                (&[3, 0, 2, 0, 2], Some(vec![0, 2]), Tensor::from([[1, 2], [3, 4]])),
+            ] {
+                numbers.iter().for_each(|&number| request.number(number));
+                request.number(u64::from(rows.is_some()));
+                rows.iter().for_each(|rows: &Vec<usize>| request.numbers(rows));
+                request.tensor(&values).unwrap();
+            }
+        };
+        let (mut stage, mut apply, mut read) =
+            (begun(message::STAGE), message::request(message::APPLY), message::request(message::READ));
+        pieces(&mut stage);
+        pieces(&mut apply);
+        [0, 1].into_iter().for_each(|number| read.number(number));
+        read.numbers(&[2, 0]);
+        let all = [stage, apply, read, begun(message::COMMIT), begun(message::FORGET)];
+        all.into_iter().map(NestWriter::into_bytes).collect()
+    }
+
+    fn answered(server: &Server, request: &[u8]) -> Result<Vec<u8>> {
+        let mut reader = NestReader::new(request);
+        let mut reply = NestWriter::default();
+        server.answer(reader.number()?, &mut reader, &mut reply)?;
+        Ok(reply.into_bytes())
+    }
+
+    #[test]
+    fn any_requests_are_answered_or_refused() {
+        fn holds(Lies(lies): Lies) -> bool {
+            let server = server();
+            lies.iter().for_each(|request| drop(answered(&server, request)));
+            // All shards are still of their types, and requests are answered.
+            (0..specs().len()).all(|part| server.read(part, None).is_ok())
+                && requests()[..3].iter().all(|request| answered(&server, request).is_ok())
+        }
+        QuickCheck::new().tests(2000).quickcheck(holds as fn(Lies) -> bool);
+    }
+
+    #[test]
+    fn requests_without_a_lie_change_the_shards() {
+        let server = server();
+        let mut requests = requests();
+        let forget = requests.pop().unwrap();
+        let replies: Vec<Vec<u8>> = requests.iter().map(|request| answered(&server, request).unwrap()).collect();
+        assert!(answered(&server, &requests[3]).is_err(), "the effects have committed");
+        assert!(answered(&server, &forget).is_ok());
+        let read = NestReader::new(&replies[2]).tensor().unwrap();
+        assert_eq!(read, Tensor::from([[-3, -4], [-2, -2]]));
+        let read =
+            |part: usize| Tensor::from_memory(specs()[part].shape.clone(), server.read(part, None).unwrap()).unwrap();
+        assert_eq!(read(0), Tensor::from([[-4, -4], [0, 0], [-6, -8]]));
+        assert_eq!((read(1), read(3)), (Tensor::from([true, false, true, true]), Tensor::from(1.0f32)));
+        assert_eq!(read(2), Tensor::from([2i64, 0, 2]));
+    }
+}
