@@ -17,6 +17,7 @@
 //! part.
 
 pub mod case;
+pub mod coordinator;
 mod directory;
 mod group;
 mod hosts;

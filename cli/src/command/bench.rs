@@ -1,10 +1,11 @@
 //! `consonance bench`.
 
-use super::{Problem, number, terminal, writable};
+use super::{Problem, number, show::Show, terminal, writable};
 use crate::{
     bench::{
         Bench, BenchError, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
         case::Collective,
+        coordinator::{bench_role, coordinator},
         limits::{Limit, cores, limits},
         plot,
         strategies::{self, bench_worker, strategies},
@@ -13,10 +14,8 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    cell::Cell,
-    env, fmt, fs,
+    env, fs,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     str::FromStr,
@@ -59,6 +58,7 @@ pub(crate) struct Arguments {
 enum Other {
     Limits(Limits),
     Strategies(Strategies),
+    Coordinator(Coordinator),
 }
 
 // The arguments of a call, for every subcommand that takes one. (A documentation comment here would
@@ -168,6 +168,24 @@ struct Strategies {
     json: bool,
 }
 
+/// Measure closures of a coordinator with two workers, and reads of variables on a server, beside
+/// TensorFlow, Ray, `concurrent.futures` and the memory of this process.
+///
+/// All libraries take turns for several rounds; a row is the median of the rounds. A library that
+/// is not installed has no rows: standard error says how to install it.
+#[derive(Args)]
+struct Coordinator {
+    /// Number of rounds, at most 99
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u16>(1..=99))]
+    rounds: u16,
+    /// Also look for the other libraries in these pythons
+    #[arg(long, value_name = "PYTHONS", value_delimiter = ',')]
+    python: Vec<PathBuf>,
+    /// Write each row as a JSON object on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
 /// Starts a worker of the bench of strategies.
 #[derive(Args)]
 pub(crate) struct Worker {
@@ -240,6 +258,7 @@ pub(super) fn bench(arguments: Arguments) -> Result<(), Problem> {
     match (arguments.other, arguments.bench) {
         (Some(Other::Limits(arguments)), _) => machine(&arguments),
         (Some(Other::Strategies(arguments)), _) => calls(&arguments),
+        (Some(Other::Coordinator(arguments)), _) => closures(&arguments),
         (None, arguments) => collectives(arguments),
     }
 }
@@ -261,6 +280,18 @@ pub(crate) fn worker(arguments: &Worker) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("consonance bench strategies: {error}");
+            1
+        }
+    }
+}
+
+/// Runs as a worker or a server of the bench of a coordinator, and returns the exit status of the
+/// command.
+pub(crate) fn role() -> i32 {
+    match bench_role() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("consonance bench coordinator: {error}");
             1
         }
     }
@@ -399,50 +430,14 @@ fn calls(arguments: &Strategies) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Shows results on standard output, and progress on standard error if that is a terminal.
-struct Show {
-    json: bool,
-    /// The header of the table, until it is printed above the first row.
-    header: Cell<Option<String>>,
-    bar: ProgressBar,
-}
-
-impl Show {
-    fn new(json: bool, header: String) -> Show {
-        let style = ProgressStyle::with_template("{bar:20} {percent} %, {elapsed} gone, {eta} left: {wide_msg}");
-        Show {
-            json,
-            header: Cell::new(Some(header).filter(|_| !json)),
-            bar: ProgressBar::new(1).with_style(style.expect("a template that is right")),
-        }
-    }
-
-    fn row(&self, row: &impl fmt::Display, json: impl FnOnce() -> serde_json::Value) {
-        let text = if self.json { json().to_string() } else { row.to_string() };
-        let header = self.header.take().map_or(String::new(), |header| header + "\n");
-        self.lines(&format!("{header}{text}\n"));
-    }
-
-    /// Writes words to standard error.
-    fn say(&self, words: &str) {
-        self.bar.suspend(|| eprintln!("consonance bench: {words}"));
-    }
-
-    /// Writes lines to standard output.
-    fn lines(&self, lines: &str) {
-        self.bar.suspend(|| print!("{lines}"));
-    }
-
-    fn progress(&self, done: usize, total: usize, what: String) {
-        self.bar.set_length(total as u64);
-        self.bar.set_position(done as u64);
-        self.bar.set_message(what);
-        self.bar.tick();
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
+fn closures(arguments: &Coordinator) -> Result<(), Problem> {
+    let Coordinator { rounds, python, json } = arguments;
+    let show = Show::new(*json, strategies::Row::header());
+    let row = |row: strategies::Row| show.row(&row, || row.json());
+    let progress = |done, total, what| show.progress(done, total, what);
+    coordinator((*rounds).into(), python, row, |words| show.say(words), progress).map_err(|error| error.to_string())?;
+    show.end();
+    Ok(())
 }
 
 /// Parses a number of bytes: 8, 64K, 1M, 2G.

@@ -4,6 +4,7 @@ mod bench;
 mod doctor;
 mod gpu_check;
 mod explain;
+mod show;
 mod terminal;
 #[cfg(target_os = "linux")]
 mod tune;
@@ -66,6 +67,8 @@ enum Command {
     BenchThreads(bench::Threads),
     #[command(hide = true)]
     BenchWorker(bench::Worker),
+    #[command(hide = true)]
+    BenchRole,
     #[command(hide = true)]
     DoctorGpu(gpu_check::DoctorGpu),
     #[cfg(target_os = "linux")]
@@ -260,6 +263,7 @@ fn carry_out(command: Command) -> i32 {
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
         Command::BenchWorker(worker) => bench::worker(&worker),
+        Command::BenchRole => bench::role(),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
         Command::Soak(soak) => status_of("consonance", soak.run()),

@@ -132,7 +132,7 @@ impl Cluster {
     /// Returns the variables by which a process of a launch with a chief, so many workers and
     /// servers finds the others. Those of torch's launcher are not among them: it has no such
     /// roles.
-    pub(super) fn variables_of_role(&self, task: Task, workers: usize) -> Vec<(&'static str, String)> {
+    pub(crate) fn variables_of_role(&self, task: Task, workers: usize) -> Vec<(&'static str, String)> {
         let list = |addresses: &[SocketAddr]| {
             addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ")
         };

@@ -31,7 +31,7 @@
 //! that have ended remain zombies until the launch ends, so that the system does not give their
 //! process and group ids to other processes.
 
-mod task;
+pub(crate) mod task;
 pub(crate) mod cluster;
 pub(crate) mod hosts;
 mod inbox;

@@ -132,7 +132,7 @@ impl fmt::Display for Row {
 }
 
 /// A process that is killed when this is dropped: after an error it might wait for another worker.
-struct Process(Child);
+pub(super) struct Process(pub(super) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -221,12 +221,12 @@ fn measure(call: &Call, strategy: &Strategy, rounds: usize) -> Result<f64> {
     Ok(timer.median_us().unwrap_or_default())
 }
 
-fn start(command: &mut Command) -> io::Result<Child> {
+pub(super) fn start(command: &mut Command) -> io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
 }
 
 /// Reads the rows that a process prints: a name, a tab and microseconds each.
-fn rows(
+pub(super) fn rows(
     Process(process): &mut Process,
     library: &'static str,
     transport: &'static str,
