@@ -77,7 +77,10 @@ pub enum Step<Read, Effect, Result, Error> {
     Read(Read),
     /// Changes variables.
     Update(Effect),
-    /// Takes the next element of this data set, of which each worker has its own.
+    /// Takes the next element of this data set, of which each worker has its own. In
+    /// [`Order::Scheduled`](super::Order::Scheduled) only a closure
+    /// [with a value for each worker](Closure::is_per_worker) does: the elements of others would
+    /// depend on timing.
     Next(usize),
     /// Returns a result.
     Return(Result),
