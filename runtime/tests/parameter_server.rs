@@ -2,9 +2,17 @@
 
 use consonance::{
     ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, Result, Tensor,
+    dataset::{self, InputContext},
     parameter_server::{Argument, FixedShardsPartitioner, OnError, Order, PerWorker},
 };
-use std::{num::NonZeroUsize, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -190,5 +198,194 @@ fn bad_input_is_refused_and_nothing_commits() -> Result<()> {
     assert!(matches!(refused, Error::InvalidCall { argument, .. } if argument == "argument"));
     assert!(elsewhere.function("bad", |_, kind: u8| Ok(kind)).is_err());
     assert!(ParameterServerStrategy::threads(0, 1).is_err() && ParameterServerStrategy::threads(1, 0).is_err());
+    Ok(())
+}
+
+/// Returns the numbers that each worker's closures have taken, if they are all that it has taken,
+/// each once.
+fn all_taken(taken: impl IntoIterator<Item = (usize, Vec<i64>)>, workers: usize) -> Vec<usize> {
+    let mut all = vec![Vec::new(); workers];
+    taken.into_iter().for_each(|(worker, numbers)| all[worker].extend(numbers));
+    let count = |(worker, mut numbers): (usize, Vec<i64>)| {
+        numbers.sort_unstable();
+        let first = 1000 * worker as i64;
+        assert!(numbers.iter().copied().eq(first..first + numbers.len() as i64), "worker {worker}: {numbers:?}");
+        numbers.len()
+    };
+    all.into_iter().enumerate().map(count).collect()
+}
+
+#[test]
+fn ended_closures_take_each_element_once_and_others_take_none() -> Result<()> {
+    for order in [Order::Arrival, scheduled(4)] {
+        let builder = ParameterServerStrategy::builder_of_threads(3, 1).order(order).on_error(OnError::Continue);
+        let strategy = builder.build()?;
+        let coordinator = ClusterCoordinator::new(&strategy);
+        let made = Arc::new(AtomicUsize::new(0));
+        let numbers = coordinator.create_per_worker_dataset("numbers", {
+            let made = made.clone();
+            move |context: InputContext| {
+                assert_eq!((context.num_input_pipelines, context.num_replicas_in_sync), (3, 1));
+                made.fetch_add(1, Ordering::Relaxed);
+                let first = 1000 * context.input_pipeline_id as i64;
+                dataset::range(first, first + 1000, 1)
+            }
+        })?;
+        let take = coordinator.function("take", {
+            let numbers = numbers.clone();
+            move |worker, ((), count): ((), u64)| {
+                let next = |_| worker.next(&numbers)?.expect("there are more").item::<i64>();
+                let taken = (0..count).map(next).collect::<Result<Vec<_>>>()?;
+                match count % 4 {
+                    3 => Err(Error::other("as it was asked")),
+                    2 => panic!("as it was asked"),
+                    _ => Ok((worker.worker_index() as u64, taken)),
+                }
+            }
+        })?;
+        let closures = (0..90).map(|count| coordinator.schedule(&take, Argument::from(&numbers).and(count % 8)));
+        let closures = closures.collect::<Result<Vec<_>>>()?;
+        let Err(Error::Closures { failures, .. }) = coordinator.join(LIMIT) else { panic!("some fail") };
+        assert_eq!(failures.len(), (0..90).filter(|count| count % 4 >= 2).count());
+        let taken: Vec<(u64, Vec<i64>)> = closures.iter().filter_map(|closure| closure.fetch(LIMIT).ok()).collect();
+        let counts = all_taken(taken.iter().map(|(worker, taken)| (*worker as usize, taken.clone())), 3);
+        assert_eq!(
+            counts.iter().sum::<usize>(),
+            (0..90).map(|count| count % 8).filter(|count| count % 4 < 2).sum::<usize>()
+        );
+        assert!(made.load(Ordering::Relaxed) <= 3);
+        if order != Order::Arrival {
+            // Closure `n` runs at worker `n % 3`, and those of a worker in their order.
+            for (number, closure) in (0..90).zip(&closures).filter(|(number, _)| number % 4 < 2) {
+                let (worker, taken) = closure.fetch(LIMIT)?;
+                let before: u64 =
+                    (0..number).filter(|other| other % 3 == number % 3 && other % 4 < 2).map(|n| n % 8).sum();
+                let first = (1000 * (number % 3) + before) as i64;
+                assert_eq!((worker, taken), (number % 3, (first..first + (number % 8) as i64).collect()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The closure takes elements and hangs, and another one gets them.
+#[test]
+fn a_closure_past_its_deadline_has_taken_nothing() -> Result<()> {
+    let builder = ParameterServerStrategy::builder_of_threads(1, 1).on_error(OnError::Continue);
+    let strategy = builder.closure_timeout(Duration::from_secs(2)).build()?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let numbers = coordinator.create_per_worker_dataset("numbers", |_| dataset::range(0, 4, 1))?;
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let take = coordinator.function("take", move |worker, hangs: bool| {
+        let taken = [worker.next(&numbers)?, worker.next(&numbers)?, worker.next(&numbers)?];
+        if hangs {
+            let _ = released.lock().unwrap().recv();
+        }
+        taken.into_iter().flatten().map(|number| number.item::<i64>()).collect::<Result<Vec<_>>>()
+    })?;
+    let hangs = coordinator.schedule(&take, true)?;
+    assert!(matches!(hangs.fetch(LIMIT), Err(Error::Closures { .. })));
+    release.send(()).unwrap();
+    let _ = coordinator.join(LIMIT);
+    let more = [coordinator.schedule(&take, false)?, coordinator.schedule(&take, false)?];
+    assert_eq!((more[0].fetch(LIMIT)?, more[1].fetch(LIMIT)?), (vec![0, 1, 2], vec![3]));
+    Ok(())
+}
+
+#[test]
+fn an_error_of_a_data_set_fails_the_closure_and_takes_nothing() -> Result<()> {
+    let strategy = ParameterServerStrategy::builder_of_threads(1, 1).on_error(OnError::Continue).build()?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let is_missing = Arc::new(AtomicBool::new(true));
+    let numbers = coordinator.create_per_worker_dataset("numbers", {
+        let is_missing = is_missing.clone();
+        move |_| match is_missing.load(Ordering::Relaxed) {
+            true => Err(Error::other("the file is missing")),
+            false => Ok(dataset::try_from_fn(|| Ok([Ok(1u32), Ok(2), Err(Error::other("the rest is torn"))]))),
+        }
+    })?;
+    let take = coordinator.function("take", move |worker, ()| worker.next(&numbers))?;
+    let failed = || {
+        let failed = coordinator.schedule(&take, ())?.fetch(LIMIT);
+        let Err(Error::Closures { failures, .. }) = failed else { panic!("{failed:?}") };
+        assert!(matches!(failures[0].error, Error::Other(_)), "{}", failures[0]);
+        Ok::<_, Error>(())
+    };
+    failed()?;
+    failed()?;
+    is_missing.store(false, Ordering::Relaxed);
+    for number in 1..=2 {
+        assert_eq!(coordinator.schedule(&take, ())?.fetch(LIMIT)?, Some(number));
+    }
+    failed()?;
+    failed()?;
+    Ok(())
+}
+
+#[test]
+fn values_of_workers_are_made_once_each() -> Result<()> {
+    let strategy = ParameterServerStrategy::builder_of_threads(2, 1).on_error(OnError::Continue).order(scheduled(4));
+    let coordinator = ClusterCoordinator::new(&strategy.build()?);
+    let made = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let counters = coordinator.create_per_worker_values("counters", {
+        let made = made.clone();
+        move |worker| match made[worker].fetch_add(1, Ordering::Relaxed) {
+            0 if worker == 1 => Err(Error::other("not yet")),
+            _ => Ok(AtomicUsize::new(100 * worker)),
+        }
+    })?;
+    let count = coordinator.function("count", {
+        let counters = counters.clone();
+        move |worker, ()| Ok(worker.value(&counters)?.fetch_add(1, Ordering::Relaxed) as u64)
+    })?;
+    let closures = (0..8).map(|_| coordinator.schedule(&count, &counters)).collect::<Result<Vec<_>>>()?;
+    let Err(Error::Closures { failures, .. }) = coordinator.join(LIMIT) else { panic!("one fails") };
+    assert_eq!((failures.len(), failures[0].number), (1, 1));
+    let counts: Vec<u64> = closures.iter().filter_map(|closure| closure.fetch(LIMIT).ok()).collect();
+    assert_eq!(counts, [0, 1, 100, 2, 101, 3, 102]);
+    assert_eq!([made[0].load(Ordering::Relaxed), made[1].load(Ordering::Relaxed)], [1, 2]);
+    Ok(())
+}
+
+#[test]
+fn data_sets_and_values_of_others_are_refused() -> Result<()> {
+    let builder = ParameterServerStrategy::builder_of_threads(2, 1).on_error(OnError::Continue).order(scheduled(1));
+    let coordinator = ClusterCoordinator::new(&builder.build()?);
+    let elsewhere = ClusterCoordinator::new(&ParameterServerStrategy::threads(1, 1)?);
+    let numbers = |coordinator: &ClusterCoordinator| {
+        coordinator.create_per_worker_dataset("numbers", |_| dataset::range(0, 4, 1))
+    };
+    let zeros = |coordinator: &ClusterCoordinator| coordinator.create_per_worker_values("zeros", |_| Ok(0));
+    let own = numbers(&coordinator)?;
+    zeros(&coordinator)?;
+    let (other, other_zeros) = (numbers(&elsewhere)?, zeros(&elsewhere)?);
+    for refused in [numbers(&coordinator).map(drop), zeros(&coordinator).map(drop)] {
+        assert!(matches!(refused, Err(Error::InvalidCall { argument, .. }) if argument == "name"));
+    }
+    let take = coordinator.function("take", {
+        let own = own.clone();
+        move |worker, kind: u8| match kind {
+            0 => worker.next(&own).map(drop),
+            1 => worker.next(&other).map(drop),
+            _ => worker.value(&other_zeros).map(drop),
+        }
+    })?;
+    let bound = coordinator.function("bound", {
+        let own = own.clone();
+        move |worker, ()| worker.next(&own)
+    })?;
+    // In windows a closure that any worker may run takes no element.
+    for (kind, argument) in [(0, "dataset"), (1, "dataset"), (2, "values")] {
+        let failed = coordinator.schedule(&take, kind)?.fetch(LIMIT);
+        let Err(Error::Closures { failures, .. }) = failed else { panic!("{failed:?}") };
+        let Error::InvalidCall { argument: found, .. } = &failures[0].error else { panic!("{}", failures[0]) };
+        assert_eq!(found, argument);
+    }
+    let _ = coordinator.join(LIMIT);
+    assert_eq!(coordinator.schedule(&bound, &own)?.fetch(LIMIT)?, Some(Tensor::from(0i64)));
+    for late in [numbers(&coordinator).map(drop), zeros(&coordinator).map(drop)] {
+        assert!(matches!(late, Err(Error::WrongContext { .. })));
+    }
     Ok(())
 }

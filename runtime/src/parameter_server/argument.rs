@@ -71,6 +71,13 @@ impl<A> Argument<A> {
     }
 }
 
+impl Argument<()> {
+    /// Makes an argument that is a value for each worker, and has nothing in it.
+    pub(super) fn of_each_worker(workers: usize) -> Argument<()> {
+        Argument::from(PerWorker(vec![(); workers]))
+    }
+}
+
 impl<A: Nest> From<A> for Argument<A> {
     fn from(value: A) -> Argument<A> {
         Argument::of(sent::to_bytes(value).map(|bytes| Part::Bytes(bytes.into())))

@@ -285,8 +285,8 @@ impl Chief {
     /// # Errors
     /// That of the link to the worker.
     fn run(&self, worker: usize, link: &Link, begun: Begun) -> Result<()> {
-        let Begun { attempt, closure, argument } = begun;
-        let run = Run { attempt, function: closure.function, argument };
+        let Begun { attempt, closure, argument, positions } = begun;
+        let run = Run { attempt, function: closure.function, argument, positions };
         link.ask(&run.write())?;
         drop(closure);
         let mut deadline = Instant::now() + self.limits.closure_timeout;
@@ -305,7 +305,7 @@ impl Chief {
                 }
                 reply => reply?,
             };
-            let ended = Ended::read(&reply, self.tables.servers().len())?;
+            let ended = Ended::read(&reply, self.tables.servers().len(), self.program.datasets.len())?;
             if ended.attempt == attempt {
                 self.take(worker, ended);
                 return Ok(());

@@ -2,6 +2,7 @@
 
 use super::{
     effect::{Effect, Write},
+    kept::Own,
     message,
     program::Program,
     tables::{Tables, tensor},
@@ -44,6 +45,7 @@ pub struct WorkerContext<'a> {
     pub(super) tables: &'a Tables,
     /// The effects so far, in their order.
     pub(super) effects: RefCell<Vec<Effect>>,
+    pub(super) own: Own<'a>,
 }
 
 impl WorkerContext<'_> {

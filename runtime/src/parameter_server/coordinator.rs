@@ -44,7 +44,7 @@ use std::{marker::PhantomData, time::Duration};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClusterCoordinator {
-    strategy: ParameterServerStrategy,
+    pub(super) strategy: ParameterServerStrategy,
 }
 
 /// The events since the last [`join`](ClusterCoordinator::join).

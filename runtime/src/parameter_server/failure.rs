@@ -18,7 +18,7 @@ pub(super) enum Failed {
 }
 
 /// The calls of this library in closures. Their errors keep their fields on the way to the chief.
-const CALLS: [&str; 11] = [
+const CALLS: [&str; 13] = [
     "WorkerContext::read",
     "WorkerContext::read_rows",
     "WorkerContext::lookup",
@@ -30,6 +30,8 @@ const CALLS: [&str; 11] = [
     "WorkerContext::scatter_sub",
     "WorkerContext::update",
     "WorkerContext::update_rows",
+    "WorkerContext::next",
+    "WorkerContext::value",
 ];
 
 impl Failed {

@@ -4,6 +4,7 @@ use super::failure::Failed;
 use crate::{
     Result,
     nest::{NestReader, NestWriter},
+    value::nest::sent::malformed,
 };
 
 /// Requests to a server.
@@ -34,6 +35,8 @@ pub(super) struct Run {
     pub(super) function: usize,
     /// The bytes of the argument.
     pub(super) argument: Vec<u8>,
+    /// The position of the worker in each data set, if the closure may take elements.
+    pub(super) positions: Option<Vec<usize>>,
 }
 
 /// The answer of a worker.
@@ -49,6 +52,8 @@ pub(super) struct Done {
     pub(super) result: Vec<u8>,
     /// The servers that have its effects.
     pub(super) servers: Vec<usize>,
+    /// The number of elements that it has taken of each data set.
+    pub(super) taken: Vec<usize>,
 }
 
 /// Begins a request.
@@ -56,6 +61,12 @@ pub(super) fn request(kind: u64) -> NestWriter {
     let mut request = NestWriter::default();
     request.number(kind);
     request
+}
+
+/// Reads a number for each data set.
+fn of_each(from: &mut NestReader<'_>, datasets: usize) -> Result<Vec<usize>> {
+    let numbers = from.numbers_below(usize::MAX)?;
+    if numbers.len() == datasets { Ok(numbers) } else { Err(malformed("the data sets are not those of the program")) }
 }
 
 impl Attempt {
@@ -75,12 +86,16 @@ impl Run {
         self.attempt.write(&mut to);
         to.number(self.function as u64);
         to.raw(&self.argument);
+        to.number(u64::from(self.positions.is_some()));
+        self.positions.iter().for_each(|positions| to.numbers(positions));
         to.into_bytes()
     }
 
-    /// Reads what follows the kind.
-    pub(super) fn read(from: &mut NestReader<'_>) -> Result<Run> {
-        Ok(Run { attempt: Attempt::read(from)?, function: from.count()?, argument: from.raw()?.to_vec() })
+    /// Reads what follows the kind, in a program of so many data sets.
+    pub(super) fn read(from: &mut NestReader<'_>, datasets: usize) -> Result<Run> {
+        let (attempt, function, argument) = (Attempt::read(from)?, from.count()?, from.raw()?.to_vec());
+        let positions = if from.flag()? { Some(of_each(from, datasets)?) } else { None };
+        Ok(Run { attempt, function, argument, positions })
     }
 }
 
@@ -93,23 +108,52 @@ impl Ended {
             Ok(done) => {
                 to.raw(&done.result);
                 to.numbers(&done.servers);
+                to.numbers(&done.taken);
             }
             Err(failed) => failed.write(&mut to),
         }
         to.into_bytes()
     }
 
-    /// Reads the answer of a worker, in a cluster of so many servers.
-    pub(super) fn read(bytes: &[u8], servers: usize) -> Result<Ended> {
+    /// Reads the answer of a worker, in a program of so many servers and data sets.
+    pub(super) fn read(bytes: &[u8], servers: usize, datasets: usize) -> Result<Ended> {
         let mut from = NestReader::new(bytes);
         let attempt = Attempt::read(&mut from)?;
         let outcome = if from.flag()? {
             let result = from.raw()?.to_vec();
             let servers = from.numbers_below(servers)?;
-            Ok(Done { result, servers })
+            Ok(Done { result, servers, taken: of_each(&mut from, datasets)? })
         } else {
             Err(Failed::read(&mut from)?)
         };
         Ok(Ended { attempt, outcome })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn positions_are_those_of_the_data_sets_of_the_program() {
+        let attempt = Attempt { number: 7, id: 9 };
+        let run = Run { attempt, function: 1, argument: vec![3], positions: Some(vec![4, 5]) }.write();
+        let read = |datasets| Run::read(&mut NestReader::new(&run[size_of::<u64>()..]), datasets);
+        let found = read(2).unwrap();
+        assert_eq!((found.attempt, found.function, found.argument), (attempt, 1, vec![3]));
+        assert_eq!(found.positions, Some(vec![4, 5]));
+        let outcome = Ok(Done { result: vec![6], servers: vec![1], taken: vec![2, 0] });
+        let ended = Ended { attempt, outcome }.write();
+        let done = Ended::read(&ended, 2, 2).unwrap().outcome.expect("it has not failed");
+        assert_eq!((done.result, done.servers, done.taken), (vec![6], vec![1], vec![2, 0]));
+        // An answer that ends early is malformed.
+        for end in 0..ended.len() {
+            assert!(Ended::read(&ended[..end], 2, 2).is_err());
+        }
+        for datasets in [0, 1, 3] {
+            assert!(matches!(read(datasets).err(), Some(Error::System { .. })));
+            assert!(matches!(Ended::read(&ended, 2, datasets).err(), Some(Error::System { .. })));
+        }
     }
 }

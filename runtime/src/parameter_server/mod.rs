@@ -22,6 +22,13 @@
 //! **Update functions** run at the servers, when the effects commit, on copies of the rows that
 //! change. A closure that reads what it has updated runs the function itself.
 //!
+//! **Positions commit with closures.** A worker iterates its own data sets. The chief has, for each
+//! worker and data set, the number of elements that closures took which have ended. It goes to the
+//! worker with each closure (`RUN`), and the answer has the number of elements that the attempt
+//! took. The chief adds it if it takes the answer. So elements of an attempt that fails, is lost or
+//! is given up are taken again: the worker keeps those that it has read, and a process in its place
+//! iterates anew.
+//!
 //! **Windows.** In [`Order::Scheduled`] the effects of a window commit when all of its closures
 //! have ended, in the order in which they were scheduled, before the next window begins. Nobody
 //! reads meanwhile.
@@ -31,6 +38,8 @@ mod roles;
 mod variable;
 mod coordinator;
 mod argument;
+mod dataset;
+mod per_worker;
 mod remote_value;
 mod context;
 mod program;
@@ -39,6 +48,7 @@ mod threads;
 mod processes;
 mod schedule;
 mod worker;
+mod kept;
 mod server;
 mod tables;
 mod effect;
@@ -55,6 +65,8 @@ pub use consonance_spec::{
 };
 pub use context::WorkerContext;
 pub use coordinator::{ClusterCoordinator, Joined};
+pub use dataset::PerWorkerDataset;
+pub use per_worker::PerWorkerValues;
 pub use program::Function;
 pub use remote_value::RemoteValue;
 pub use strategy::{ParameterServerBuilder, ParameterServerStrategy};

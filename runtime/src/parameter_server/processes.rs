@@ -2,6 +2,7 @@
 
 use super::{
     chief::{Chief, Terms},
+    kept::Kept,
     link::Link,
     message,
     program::Program,
@@ -55,7 +56,7 @@ impl Process {
         let program = Arc::new(program);
         let deadline = Instant::now() + terms.limits.timeout;
         let workers = program.workers;
-        let schedule = Schedule::new(terms.order, terms.on_error, workers);
+        let schedule = Schedule::new(terms.order, terms.on_error, workers, program.datasets.len());
         let tables = self.tables(call, &program, terms, deadline)?;
         let chief = Arc::new(Chief::new(program, tables, schedule, terms.limits));
         for served in chief.tables.servers() {
@@ -115,9 +116,10 @@ impl Process {
     fn work(&self, call: &'static str, worker: usize, program: &Program, terms: &Terms) -> Result<()> {
         let deadline = Instant::now() + terms.limits.timeout;
         let tables = self.tables(call, program, terms, deadline)?;
+        let kept = Kept::new(program);
         loop {
             let chief = self.meet(call, Place::Chief, None, program, Instant::now() + terms.limits.timeout)?;
-            match worker::work(&chief.link, worker, program, &tables, terms) {
+            match worker::work(&chief.link, worker, program, (&tables, &kept), terms) {
                 // The chief has taken this worker for lost, which was stopped, and lives.
                 Err(error) if !chief.link.has_ended(&error) => {}
                 ended => return ended,

@@ -3,6 +3,7 @@
 use super::{
     context::WorkerContext,
     effect::PartSpec,
+    kept::Named,
     update_function::{DeclaredUpdate, UpdateFunction},
     variable::Layout,
 };
@@ -26,6 +27,10 @@ pub(super) struct Program {
     pub(super) functions: Vec<Declared>,
     pub(super) update_functions: Vec<DeclaredUpdate>,
     pub(super) variables: Vec<Arc<Layout>>,
+    /// The data sets, of which each worker has its own.
+    pub(super) datasets: Vec<Named>,
+    /// The values that each worker makes.
+    pub(super) worker_values: Vec<Named>,
     /// The shards of each server.
     pub(super) parts: Vec<Vec<PartSpec>>,
     /// The value of each of these shards, where this process plays that server.
@@ -52,6 +57,8 @@ impl Program {
             functions: Vec::new(),
             update_functions: Vec::new(),
             variables: Vec::new(),
+            datasets: Vec::new(),
+            worker_values: Vec::new(),
             parts: vec![Vec::new(); servers],
             values: vec![Vec::new(); servers],
             round: RoundRobin::new(servers),
@@ -183,8 +190,11 @@ impl Program {
             format!("variable {}: {}, rows {}", of.number, of.spec(), shards.collect::<Vec<_>>().join(", "))
         };
         let update = |of: &DeclaredUpdate| format!("update function {:?} with {} slots", of.name, of.slots);
+        let dataset = |of: &Named| format!("data set {:?}: {}", of.name, of.of);
+        let value = |of: &Named| format!("value of each worker {:?}: {}", of.name, of.of);
         let functions = self.functions.iter().map(function).chain(self.update_functions.iter().map(update));
-        functions.chain(self.variables.iter().map(variable)).collect()
+        let of_workers = self.datasets.iter().map(dataset).chain(self.worker_values.iter().map(value));
+        functions.chain(self.variables.iter().map(variable)).chain(of_workers).collect()
     }
 }
 

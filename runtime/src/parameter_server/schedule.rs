@@ -57,6 +57,8 @@ pub(super) struct Begun {
     pub(super) attempt: Attempt,
     pub(super) closure: Arc<Closure>,
     pub(super) argument: Vec<u8>,
+    /// The position of the worker in each data set, if the closure may take elements.
+    pub(super) positions: Option<Vec<usize>>,
 }
 
 /// The duty of the chief after an attempt has ended.
@@ -87,6 +89,8 @@ pub(super) struct Schedule {
     on_error: OnError,
     /// The attempt that each worker runs.
     runs: Vec<Option<(Attempt, Arc<Closure>)>>,
+    /// The elements that closures which have ended took, for each worker and data set.
+    positions: Vec<Vec<usize>>,
     waiting: BTreeMap<u64, Arc<Closure>>,
     /// The closures that have not settled.
     open: usize,
@@ -115,11 +119,12 @@ struct Window {
 }
 
 impl Schedule {
-    pub(super) fn new(order: Order, on_error: OnError, workers: usize) -> Schedule {
+    pub(super) fn new(order: Order, on_error: OnError, workers: usize, datasets: usize) -> Schedule {
         Schedule {
             order,
             on_error,
             runs: vec![None; workers],
+            positions: vec![vec![0; datasets]; workers],
             waiting: BTreeMap::new(),
             open: 0,
             next: (0, 0),
@@ -181,7 +186,10 @@ impl Schedule {
         let attempt = Attempt { number, id: self.next.1 };
         self.next.1 += 1;
         self.runs[worker] = Some((attempt, closure.clone()));
-        Some(Begun { attempt, closure, argument })
+        // In windows the worker of a closure must not depend on timing if it takes elements.
+        let may_take = self.order == Order::Arrival || closure.is_per_worker();
+        let positions = may_take.then(|| self.positions[worker].clone());
+        Some(Begun { attempt, closure, argument, positions })
     }
 
     fn first_for(&self, worker: usize) -> Option<(u64, Vec<u8>)> {
@@ -193,8 +201,7 @@ impl Schedule {
             if has_window && closure.window > self.current.number {
                 break;
             }
-            let is_per_worker = closure.argument.iter().any(|part| matches!(part, Part::PerWorker(_)));
-            if is_per_worker && has_window {
+            if closure.is_per_worker() && has_window {
                 if number % workers != worker as u64 || is_held {
                     continue;
                 }
@@ -213,6 +220,9 @@ impl Schedule {
             // The closure was given up, so nothing else removes what the attempt left.
             return Next::Forget(attempt);
         };
+        for (position, taken) in self.positions[worker].iter_mut().zip(done.taken) {
+            *position = position.saturating_add(taken);
+        }
         let effects = Effects { attempt, servers: done.servers, closure, result: done.result.into() };
         match self.order {
             Order::Arrival => Next::Commit(vec![effects]),
@@ -368,6 +378,11 @@ impl Schedule {
 }
 
 impl Closure {
+    /// Returns whether an argument has a value for each worker.
+    fn is_per_worker(&self) -> bool {
+        self.argument.iter().any(|part| matches!(part, Part::PerWorker(_)))
+    }
+
     /// Returns the bytes of the argument, if all of its parts are there.
     fn argument(&self, worker: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();

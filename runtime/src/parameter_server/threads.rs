@@ -2,6 +2,7 @@
 
 use super::{
     chief::{Chief, Terms},
+    kept::Kept,
     link::Link,
     program::Program,
     schedule::Schedule,
@@ -37,14 +38,14 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
         Ok::<Tables, Error>(Tables::new(served.collect::<Result<_>>()?, terms.limits.timeout))
     };
     let workers = program.workers;
-    let schedule = Schedule::new(terms.order, terms.on_error, workers);
+    let schedule = Schedule::new(terms.order, terms.on_error, workers, program.datasets.len());
     let chief = Arc::new(Chief::new(program.clone(), tables("chief", 0)?, schedule, terms.limits));
     for worker in 0..workers {
         let name = format!("worker[{worker}]");
         let [link, end] = Link::between([("chief", 0), (&name, worker)])?;
         let (tables, program, terms) = (tables(&name, worker)?, program.clone(), *terms);
         spawn(&format!("consonance-worker{worker}"), move || {
-            drop(worker::work(&end, worker, &program, &tables, &terms));
+            drop(worker::work(&end, worker, &program, (&tables, &Kept::new(&program)), &terms));
         })?;
         let chief = chief.clone();
         chief.found(worker, &link);

@@ -4,6 +4,7 @@ use super::{
     chief::Terms,
     context::WorkerContext,
     failure::Failed,
+    kept::{Kept, Own},
     link::Link,
     message::{self, Done, Ended, Run},
     program::Program,
@@ -16,7 +17,13 @@ use std::cell::RefCell;
 ///
 /// # Errors
 /// That of the link, which names the chief.
-pub(super) fn work(link: &Link, worker: usize, program: &Program, tables: &Tables, terms: &Terms) -> Result<()> {
+pub(super) fn work(
+    link: &Link,
+    worker: usize,
+    program: &Program,
+    (tables, kept): (&Tables, &Kept),
+    terms: &Terms,
+) -> Result<()> {
     let mut reply = Ok(());
     loop {
         // The chief may have ended while a closure ran: then its word is still there.
@@ -25,9 +32,10 @@ pub(super) fn work(link: &Link, worker: usize, program: &Program, tables: &Table
         match reader.number()? {
             message::END => return Ok(()),
             message::RUN => {
-                let run = Run::read(&mut reader)?;
+                let mut run = Run::read(&mut reader, program.datasets.len())?;
+                let own = Own::new(kept, run.positions.take());
                 let effects = RefCell::default();
-                let context = WorkerContext { worker, program, updates: terms.updates, tables, effects };
+                let context = WorkerContext { worker, program, updates: terms.updates, tables, effects, own };
                 let outcome = attempt(&run, program, &context);
                 reply = link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
             }
@@ -46,7 +54,7 @@ fn attempt(run: &Run, program: &Program, context: &WorkerContext<'_>) -> std::re
     let function = function.ok_or_else(|| failed(malformed("there is no such function")))?;
     let result = panics::catch(|| (function.run)(context, &run.argument)).map_err(Failed::Panic)?.map_err(failed)?;
     let servers = stage(run, context).map_err(failed)?;
-    Ok(Done { result, servers })
+    Ok(Done { result, servers, taken: context.own.taken() })
 }
 
 /// Brings the effects of a closure to the servers. Returns those that have some.
