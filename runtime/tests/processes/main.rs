@@ -22,6 +22,7 @@ mod limits;
 mod corrupt_peer;
 mod reforms;
 mod servers;
+mod sets;
 mod costs;
 mod measures;
 
@@ -54,6 +55,7 @@ const PARTS: &[(&str, Part)] = &[
     ("corrupts", corrupt_peer::corrupts),
     ("obeys", reforms::obeys),
     ("serves", servers::serves),
+    ("takes", sets::takes),
     ("exchanges", messages::exchanges),
     ("waits_for_messages", messages::waits_for_messages),
     ("by_ids", ids::by_ids),
