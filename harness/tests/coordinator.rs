@@ -2,15 +2,17 @@
 
 use consonance::{
     ClusterCoordinator, Error, IndexedSlices, ParameterServerStrategy, RemoteValue, Result, ShardedVariable, Tensor,
+    dataset,
     parameter_server::{
-        Argument, FixedShardsPartitioner, Function, OnError, Order, PerWorker, UpdateFunction, WorkerContext,
+        Argument, FixedShardsPartitioner, Function, OnError, Order, PerWorker, PerWorkerDataset, UpdateFunction,
+        WorkerContext,
     },
 };
 use consonance_spec::{
     array::Array,
     parameter_server::{
         Attempt, Came, Change, Closure, Coordinator, Effect, FunctionUpdate, Refused, Rows, Seen, State, Step, Stepped,
-        Tables,
+        Tables, Variables,
     },
     variable::Update,
 };
@@ -18,6 +20,8 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::{num::NonZeroUsize, time::Duration};
 
 const ROWS: usize = 5;
+/// The elements of each worker's data sets.
+const ELEMENTS: [usize; 2] = [3, 40];
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A closure of random steps. Its result is all that it has seen.
@@ -38,6 +42,8 @@ enum Act {
     Scatter(usize, Update, i64, i64),
     /// The update of the matrix and its slot by a function, of all rows without a row.
     Function(Option<i64>, i64),
+    /// Takes an element of one of two data sets.
+    Next(usize),
     FailIfOdd,
 }
 
@@ -70,12 +76,13 @@ impl Arbitrary for Act {
         // Now and then out of range.
         let row =
             if u8::arbitrary(g).is_multiple_of(16) { ROWS as i64 } else { i64::from(u8::arbitrary(g)) % ROWS as i64 };
-        match u8::arbitrary(g) % 10 {
+        match u8::arbitrary(g) % 12 {
             0 | 1 => Act::Read(variable),
             2 | 3 => Act::Lookup(variable, row),
             4 | 5 => Act::Scatter(variable, update, row, number),
             6 => Act::All(variable, update, number),
             7 | 8 => Act::Function(bool::arbitrary(g).then_some(row), number),
+            9 | 10 => Act::Next(usize::arbitrary(g) % 2),
             _ => Act::FailIfOdd,
         }
     }
@@ -91,8 +98,11 @@ impl Arbitrary for Program {
             _ => {
                 let needs = (number > 0 && u8::arbitrary(g).is_multiple_of(4)).then(|| usize::arbitrary(g) % number);
                 number += 1;
-                let acts = (0..usize::arbitrary(g) % 6).map(|_| Act::arbitrary(g)).collect();
-                Call::Schedule(Steps { needs, is_per_worker: u8::arbitrary(g).is_multiple_of(5), acts })
+                let mut acts: Vec<Act> = (0..usize::arbitrary(g) % 6).map(|_| Act::arbitrary(g)).collect();
+                let is_per_worker = u8::arbitrary(g).is_multiple_of(3);
+                // In windows only a closure of a certain worker takes elements.
+                acts.retain(|act| is_per_worker || !matches!(act, Act::Next(_)));
+                Call::Schedule(Steps { needs, is_per_worker, acts })
             }
         });
         let calls = calls.collect();
@@ -178,6 +188,11 @@ fn whole(variable: usize, number: i64) -> Array<i64> {
     Array::new(&shape, elements(number, shape.iter().product()))
 }
 
+/// Returns an element of a worker's data set, or -1 behind the last.
+fn element(dataset: usize, worker: i64, place: usize) -> i64 {
+    if place < ELEMENTS[dataset] { 1000 * worker + 100 * dataset as i64 + place as i64 } else { -1 }
+}
+
 fn number(seen: &[i64], own: i64) -> i64 {
     seen.last().copied().unwrap_or_default().wrapping_add(own)
 }
@@ -207,8 +222,11 @@ impl Closure<Tables<i64>> for Steps {
             }
             match (came.next(), act) {
                 (Some(Came::Value(value)), _) => numbers.extend(&value.data),
-                (Some(Came::Position(_)), _) => unreachable!("there are no data sets"),
-                (Some(Came::Updated), _) | (None, Act::FailIfOdd) => {}
+                (Some(&Came::Position(place)), Act::Next(dataset)) => {
+                    numbers.push(element(dataset, seen.worker as i64, place));
+                }
+                (Some(Came::Position(_) | Came::Updated), _) | (None, Act::FailIfOdd) => {}
+                (None, Act::Next(dataset)) => return Step::Next(dataset),
                 (None, Act::Read(variable)) => return Step::Read(Rows { variable, indices: None }),
                 (None, Act::Lookup(variable, row)) => {
                     return Step::Read(Rows { variable, indices: Some(vec![row, 0, row]) });
@@ -244,11 +262,17 @@ fn tensor(array: &Array<i64>) -> Result<Tensor> {
     Tensor::new(array.shape.clone(), &array.data)
 }
 
+/// The declarations that closures use.
+struct Declared {
+    variables: [ShardedVariable; 3],
+    weigh: UpdateFunction<1>,
+    datasets: [PerWorkerDataset<i64>; 2],
+}
+
 /// Runs the steps on a worker.
 fn run(
     worker: &WorkerContext<'_>,
-    variables: &[ShardedVariable; 3],
-    weigh: &UpdateFunction<1>,
+    Declared { variables, weigh, datasets }: &Declared,
     acts: &[Act],
     numbers: Vec<i64>,
 ) -> Result<Vec<i64>> {
@@ -257,6 +281,7 @@ fn run(
         match act {
             Act::FailIfOdd if number(&numbers, 0) % 2 != 0 => return Err(Error::other("odd")),
             Act::FailIfOdd => {}
+            Act::Next(dataset) => numbers.push(worker.next(&datasets[dataset])?.unwrap_or(-1)),
             Act::Read(variable) => numbers.extend(worker.read(&variables[variable])?.as_slice::<i64>()?),
             Act::Lookup(variable, row) => {
                 let rows = worker.lookup(&variables[variable], &Tensor::from([row, 0, row]))?;
@@ -333,10 +358,18 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
         .iter()
         .filter_map(|call| if let Call::Schedule(steps) = call { Some(steps.clone()) } else { None })
         .collect();
+    let [first, second] = ["first", "second"].map(|name| {
+        let number = usize::from(name == "second");
+        coordinator.create_per_worker_dataset(name, move |context| {
+            let worker = context.input_pipeline_id as i64;
+            Ok(dataset::from_fn(move || (0..ELEMENTS[number]).map(move |place| element(number, worker, place))))
+        })
+    });
+    let datasets = [first?, second?];
     let function: Run = coordinator.function("run", {
-        let variables = variables.clone();
+        let declared = Declared { variables: variables.clone(), weigh, datasets };
         move |worker, ((closure, needed), own): ((u64, Vec<i64>), Vec<i64>)| {
-            run(worker, &variables, &weigh, &all[closure as usize].acts, [needed, own].concat())
+            run(worker, &declared, &all[closure as usize].acts, [needed, own].concat())
         }
     })?;
     let mut results: Vec<RemoteValue<Vec<i64>>> = Vec::new();
@@ -409,7 +442,8 @@ fn wait<R>(playing: &mut Playing, workers: usize, mut call: impl FnMut(&mut Play
 /// Plays a program on the spec.
 fn expected(program: &Program, order: Order) -> Outcome {
     let workers = program.workers;
-    let mut playing: Playing = Coordinator::new(order, on_error(program), workers, Tables(initial().to_vec()), 0);
+    let mut playing: Playing =
+        Coordinator::new(order, on_error(program), workers, Tables(initial().to_vec()), ELEMENTS.len());
     let mut outcome = Outcome { joins: Vec::new(), reads: Vec::new(), results: Vec::new() };
     for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1), &Call::Read(2)]) {
         match call {
@@ -466,7 +500,7 @@ fn sums_are_those_of_the_spec_in_any_order() {
         let mut program = Program { continues: true, ..program };
         let adds = |act: &Act| match act {
             Act::All(_, update, _) | Act::Scatter(_, update, ..) => *update != Update::Assign,
-            Act::Read(_) | Act::Lookup(..) | Act::Function(..) | Act::FailIfOdd => false,
+            Act::Read(_) | Act::Lookup(..) | Act::Function(..) | Act::Next(_) | Act::FailIfOdd => false,
         };
         program.calls.retain_mut(|call| match call {
             Call::Schedule(steps) => {
@@ -489,4 +523,75 @@ fn sums_are_those_of_the_spec_in_any_order() {
         true
     }
     QuickCheck::new().tests(100).quickcheck(holds as fn(Program) -> bool);
+}
+
+/// Workers take elements in any order, and closures fail between. Those that have ended took the
+/// first elements of their workers, each once, and their effects are those of what they took.
+#[test]
+fn closures_take_the_elements_of_their_workers_once_in_any_order() {
+    fn holds(program: Program) -> bool {
+        let mut program = Program { continues: true, ..program };
+        program.calls.retain_mut(|call| match call {
+            Call::Schedule(steps) => {
+                steps.needs = None;
+                // Reads, assignments and functions depend on timing.
+                steps.acts.iter_mut().for_each(|act| match *act {
+                    Act::Read(variable)
+                    | Act::Lookup(variable, _)
+                    | Act::All(variable, Update::Assign, _)
+                    | Act::Scatter(variable, Update::Assign, ..) => *act = Act::Next(variable % 2),
+                    Act::Function(_, number) => *act = Act::Next(number.rem_euclid(2) as usize),
+                    Act::All(..) | Act::Scatter(..) | Act::Next(_) | Act::FailIfOdd => {}
+                });
+                true
+            }
+            Call::Join => true,
+            Call::Read(_) | Call::Update(..) => false,
+        });
+        let found = play(&program, Order::Arrival).unwrap();
+        let mut taken = vec![[Vec::new(), Vec::new()]; program.workers];
+        let mut variables = Tables(initial().to_vec());
+        let schedules = program.calls.iter().filter_map(|call| match call {
+            Call::Schedule(steps) => Some(steps),
+            Call::Join | Call::Read(_) | Call::Update(..) => None,
+        });
+        for (steps, ended) in schedules.zip(&found.results) {
+            let Ended::Ready(numbers) = ended else { continue };
+            let mut seen = usize::from(steps.is_per_worker);
+            for &act in &steps.acts {
+                match act {
+                    Act::Next(dataset) => {
+                        let element = numbers[seen];
+                        if element >= 0 {
+                            taken[element as usize / 1000][dataset].push(element);
+                            assert!(!steps.is_per_worker || element / 1000 == numbers[0]);
+                        }
+                        seen += 1;
+                    }
+                    Act::All(variable, update, own) => {
+                        let value = whole(variable, number(&numbers[..seen], own));
+                        assert!(variables.update(&Change::Effect(variable, Effect::Assign(update, value))).is_ok());
+                    }
+                    Act::Scatter(variable, update, row, own) => {
+                        let (rows, values) = scattered(variable, row, number(&numbers[..seen], own));
+                        assert!(
+                            variables.update(&Change::Effect(variable, Effect::Scatter(update, rows, values))).is_ok()
+                        );
+                    }
+                    Act::FailIfOdd => assert_eq!(number(&numbers[..seen], 0) % 2, 0),
+                    Act::Read(_) | Act::Lookup(..) | Act::Function(..) => unreachable!("they were replaced"),
+                }
+            }
+        }
+        for (worker, taken) in taken.iter_mut().enumerate() {
+            for (dataset, taken) in taken.iter_mut().enumerate() {
+                taken.sort_unstable();
+                let first = (0..taken.len()).map(|place| element(dataset, worker as i64, place));
+                assert!(taken.iter().copied().eq(first), "worker {worker}, data set {dataset}: {taken:?}");
+            }
+        }
+        assert_eq!(found.reads, variables.0.into_iter().map(|variable| variable.data).collect::<Vec<_>>());
+        true
+    }
+    QuickCheck::new().tests(150).quickcheck(holds as fn(Program) -> bool);
 }
