@@ -266,8 +266,8 @@ impl WorkerContext<'_> {
         Ok(memory)
     }
 
-    /// Returns the rows that a call of an update function leaves after these effects. Each call runs
-    /// once, when the closure first reads what it has changed.
+    /// Returns the rows that a call of an update function leaves after these effects. Each call
+    /// runs once, when the closure first reads what it has changed.
     fn updated<'c>(&self, effects: &[Effect], call: &'c Call) -> Result<&'c [Write]> {
         if let Some(seen) = call.seen.get() {
             return Ok(seen);

@@ -168,8 +168,8 @@ impl ParameterServerStrategy {
     /// for a row depends on the values of this row alone, so that the bits do not depend on the
     /// shards.
     ///
-    /// An error of the function, or a panic, comes when the effects commit and other shards may have
-    /// changed. So it ends the strategy: all calls return it.
+    /// An error of the function, or a panic, comes when the effects commit and other shards may
+    /// have changed. So it ends the strategy: all calls return it.
     ///
     /// ```
     /// use consonance::{ClusterCoordinator, DType, ParameterServerStrategy, Tensor};

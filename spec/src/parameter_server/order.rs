@@ -20,11 +20,11 @@ pub enum Order {
 /// The time at which a closure's changes of variables take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Updates {
-    /// When the closure has ended: all of them once, or none.
+    /// The end of the closure: all of them once, or none.
     #[default]
     AtEnd,
-    /// At once, as in TensorFlow. Those of an attempt that fails or is lost stay, and another
-    /// attempt repeats them. Only in [`Order::Arrival`].
+    /// The moment at which the closure makes the change, as in TensorFlow. Changes of an attempt
+    /// that fails or is lost stay, and another attempt repeats them. Only in [`Order::Arrival`].
     AtOnce,
 }
 

@@ -119,7 +119,7 @@ quickcheck! {
         scatter(indices, values).apply(&table) == Ok(Array::new(&table.shape, parts))
     }
 
-    fn a_function_on_shards_does_what_it_does_on_the_whole(
+    fn a_function_on_shards_does_the_same_as_on_the_whole(
         table: Vec<(i16, i16)>, shards: u8, list: Vec<u8>, is_dense: bool
     ) -> bool {
         let Some((table, shards, list)) = table_of(&table, shards, &list) else { return true };

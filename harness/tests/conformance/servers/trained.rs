@@ -2,8 +2,7 @@
 
 use crate::{case::Case, value::Value};
 use consonance::{
-    ClusterCoordinator, DType, IndexedSlices, Nest, ParameterServerStrategy, RemoteValue, Result, ShardedVariable,
-    Tensor,
+    ClusterCoordinator, DType, IndexedSlices, ParameterServerStrategy, RemoteValue, Result, ShardedVariable, Tensor,
     parameter_server::{FixedShardsPartitioner, WorkerContext},
 };
 use serde_json::{Value as Json, json};
@@ -26,7 +25,7 @@ struct Trained {
     apply: Box<Apply>,
 }
 
-/// What the closures of a program know.
+/// The variables and optimizers of a program, for its closures.
 struct Known {
     variables: BTreeMap<String, ShardedVariable>,
     /// The variables of each optimizer, and the number of its steps.
