@@ -229,3 +229,18 @@ fn a_failed_start_leaves_no_profile() {
     launch(&temporary.0, "-n 2", &["/no/such/program"], 127);
     assert!(!temporary.0.exists());
 }
+
+#[test]
+fn closures_of_workers_and_requests_of_servers_are_on_the_timeline() {
+    let temporary = Temporary::new("servers");
+    launch(&temporary.0, "--chief --ps 1 -n 2", &[&example("recommender")], 0);
+    let timeline = Timeline::read(&temporary.0);
+    let of = |process: &str, name: &str| {
+        let is_of = |track: &(u64, u64)| timeline.processes[&track.0].starts_with(process);
+        let all = timeline.tracks.iter().filter(|(track, _)| is_of(track)).flat_map(|(_, slices)| slices);
+        all.filter(|slice| slice.name == name).count()
+    };
+    let closures = of("worker 0", "step") + of("worker 1", "step");
+    assert!(closures > 0 && of("ps 0", "stage") >= closures && of("ps 0", "commit") > 0, "{:?}", timeline.processes);
+    assert_eq!(of("chief", "step"), 0);
+}

@@ -135,8 +135,13 @@ fn tracks_of(folder: &Path, worker: Task, host: usize) -> io::Result<Vec<Track>>
 }
 
 impl Track {
+    /// Returns the replicas that run or call.
     fn replicas(&self) -> BTreeSet<usize> {
-        self.records.iter().map(|record| record.replica).collect()
+        let of = |record: &Record| match record.event {
+            Event::Run | Event::Call(_) => Some(record.replica),
+            Event::Closure(_) | Event::Request(_) => None,
+        };
+        self.records.iter().filter_map(of).collect()
     }
 
     fn begin(&self) -> Option<Duration> {
@@ -211,8 +216,16 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
 fn slice(record: &Record, begin: Duration, last: Duration) -> Value {
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
     let mut args = json!({ "replica": record.replica, "replicas": record.replicas });
-    let (name, category) = match record.event {
+    let (name, category) = match &record.event {
         Event::Run => ("run", "run"),
+        Event::Closure(closure) => {
+            args = json!({ "worker": record.replica, "closure": closure.number, "failed": closure.failed });
+            (closure.function.as_str(), "closure")
+        }
+        Event::Request(request) => {
+            args = json!({ "bytes": request.bytes, "failed": request.failed });
+            (request.name.as_str(), "request")
+        }
         Event::Call(call) => {
             args["kind"] = call.name.name().into();
             args["bytes"] = call.bytes.into();

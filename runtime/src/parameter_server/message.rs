@@ -20,6 +20,18 @@ pub(super) const PROGRAM: u64 = 7;
 /// A closure, to a worker.
 pub(super) const RUN: u64 = 6;
 
+/// Returns the name of a request to a server.
+pub(super) fn name(kind: u64) -> &'static str {
+    match kind {
+        STAGE => "stage",
+        COMMIT => "commit",
+        FORGET => "forget",
+        APPLY => "apply",
+        READ => "read",
+        _ => "",
+    }
+}
+
 /// An attempt to run a closure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {

@@ -41,7 +41,7 @@ pub(super) struct Program {
 /// A function, as workers run it.
 #[derive(Clone)]
 pub(super) struct Declared {
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     argument: &'static str,
     result: &'static str,
     pub(super) run: Arc<Run>,

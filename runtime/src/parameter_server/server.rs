@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Error, Result, Tensor,
     nest::{NestReader, NestWriter},
+    profile::{Event, Name, RequestRecord, Span, is_on},
     value::nest::sent::malformed,
 };
 use consonance_kernels::{
@@ -74,9 +75,18 @@ impl Server {
             if matches!(kind, Ok(message::END)) {
                 return Ok(());
             }
+            let span = is_on().then(|| {
+                let name = kind.as_ref().map_or("", |&kind| message::name(kind));
+                let request = RequestRecord { name: Name::of(name), bytes: request.len() as u64, failed: false };
+                (Span::begin(0, 1, Event::Request(request)), request)
+            });
             let mut reply = NestWriter::default();
             reply.number(1);
-            if let Err(error) = kind.and_then(|kind| self.answer(kind, &mut reader, &mut reply)) {
+            let answered = kind.and_then(|kind| self.answer(kind, &mut reader, &mut reply));
+            if let Some((span, request)) = span {
+                span.end(Event::Request(RequestRecord { failed: answered.is_err(), ..request }));
+            }
+            if let Err(error) = answered {
                 reply = NestWriter::default();
                 reply.number(0);
                 reply.text(&error.to_string());

@@ -10,7 +10,13 @@ use super::{
     program::Program,
     tables::Tables,
 };
-use crate::{Error, Result, nest::NestReader, panics, value::nest::sent::malformed};
+use crate::{
+    Error, Result,
+    nest::NestReader,
+    panics,
+    profile::{ClosureRecord, Event, Name, Span, is_on},
+    value::nest::sent::malformed,
+};
 use std::cell::RefCell;
 
 /// Runs the closures that come over the link, until the chief says that it ends.
@@ -36,7 +42,16 @@ pub(super) fn work(
                 let own = Own::new(kept, run.positions.take());
                 let effects = RefCell::default();
                 let context = WorkerContext { worker, program, updates: terms.updates, tables, effects, own };
+                let span = is_on().then(|| {
+                    let function = program.functions.get(run.function).map_or("", |function| &function.name);
+                    let closure =
+                        ClosureRecord { function: Name::of(function), number: run.attempt.number, failed: false };
+                    (Span::begin(worker, program.workers, Event::Closure(closure)), closure)
+                });
                 let outcome = attempt(&run, program, &context);
+                if let Some((span, closure)) = span {
+                    span.end(Event::Closure(ClosureRecord { failed: outcome.is_err(), ..closure }));
+                }
                 reply = link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
             }
             _ => return Err(malformed("there is no such request")),

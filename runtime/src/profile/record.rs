@@ -1,4 +1,5 @@
-//! A record of a profile: a call of a replica, or a run.
+//! A record of a profile: a call of a replica, a run, a closure of a worker, or a server's answer to
+//! a request.
 
 use crate::kind::EXTENSIONS;
 use consonance_kernels::{
@@ -7,7 +8,7 @@ use consonance_kernels::{
     shm::codes::{code_of, kind_of},
 };
 use consonance_spec::{DType, Kind, ReduceOp};
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// An action of a replica, with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,73 @@ pub enum Event {
     Run,
     /// A call of all ranks, or of two.
     Call(CallRecord),
+    /// A closure that a worker ran, which is the replica.
+    Closure(ClosureRecord),
+    /// A request that a server answered.
+    Request(RequestRecord),
+}
+
+/// A closure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosureRecord {
+    /// The name of its function, as far as there is room.
+    pub function: Name,
+    /// Its number.
+    pub number: u64,
+    /// Whether it ended with an error.
+    pub failed: bool,
+}
+
+/// A request to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestRecord {
+    /// The name of the request.
+    pub name: Name,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether it was refused.
+    pub failed: bool,
+}
+
+/// The beginning of a name, of at most 24 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name([u8; NAME]);
+
+/// The bytes of a name.
+const NAME: usize = 24;
+
+impl Name {
+    /// Takes the characters of a name for which there is room.
+    pub fn of(name: &str) -> Name {
+        let mut bytes = [0; NAME];
+        let end = name.floor_char_boundary(NAME);
+        bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
+        Name(bytes)
+    }
+
+    /// Returns the characters.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        std::str::from_utf8(&self.0[..end]).unwrap_or_default()
+    }
+
+    fn words(self) -> [u64; 3] {
+        let (words, _) = self.0.as_chunks::<8>();
+        [words[0], words[1], words[2]].map(u64::from_le_bytes)
+    }
+
+    /// Reads a name. `None` if it is no text.
+    fn read(words: [u64; 3]) -> Option<Name> {
+        let mut bytes = [0; NAME];
+        bytes.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+        std::str::from_utf8(&bytes).ok().map(|_| Name(bytes))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
 }
 
 /// A call.
@@ -91,8 +159,10 @@ impl Transport {
 /// The time of something that has not ended, or is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The code of a run, in the place of a kind.
+/// The codes of events other than calls, in the place of a kind.
 const RUN: u8 = u8::MAX;
+const CLOSURE: u8 = u8::MAX - 1;
+const REQUEST: u8 = u8::MAX - 2;
 
 impl Record {
     /// Encodes the record.
@@ -102,14 +172,25 @@ impl Record {
         let ids = self.replica as u64 | (self.replicas as u64) << 32;
         let mut words = [0; WORDS];
         words[..4].copy_from_slice(&[nanoseconds(self.begin), time(self.end), ids, RUN.into()]);
-        if let Event::Call(call) = self.event {
-            let op = call.op.map_or(0, |op| op as u8 + 1);
-            let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
-            let transport = call.transport.map_or(0, |transport| transport as u8);
-            let path = call.path.map_or(0, |path| path as u8);
-            let codes = [code_of(call.name), code_of(call.step), op, dtype, transport, call.failed.into(), path, 0];
-            let culprit = call.culprit.map_or(0, |replica| replica as u64 + 1);
-            words[3..7].copy_from_slice(&[u64::from_le_bytes(codes), call.bytes as u64, time(call.waited), culprit]);
+        let mut named = |code: u8, failed: bool, number: u64, name: Name| {
+            let [first, second, third] = name.words();
+            let codes = u64::from_le_bytes([code, 0, 0, 0, 0, failed.into(), 0, 0]);
+            words[3..8].copy_from_slice(&[codes, number, first, second, third]);
+        };
+        match self.event {
+            Event::Run => {}
+            Event::Closure(closure) => named(CLOSURE, closure.failed, closure.number, closure.function),
+            Event::Request(request) => named(REQUEST, request.failed, request.bytes, request.name),
+            Event::Call(call) => {
+                let op = call.op.map_or(0, |op| op as u8 + 1);
+                let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
+                let transport = call.transport.map_or(0, |transport| transport as u8);
+                let path = call.path.map_or(0, |path| path as u8);
+                let codes = [code_of(call.name), code_of(call.step), op, dtype, transport, call.failed.into(), path, 0];
+                let culprit = call.culprit.map_or(0, |replica| replica as u64 + 1);
+                let call = [u64::from_le_bytes(codes), call.bytes as u64, time(call.waited), culprit];
+                words[3..7].copy_from_slice(&call);
+            }
         }
         words
     }
@@ -117,13 +198,20 @@ impl Record {
     /// Decodes a record. `None` if the words are none: the process was killed while it wrote them,
     /// or is of another version.
     pub fn from_words(words: &Words) -> Option<Record> {
-        let &[begin, end, ids, codes, bytes, waited, culprit, _] = words;
+        let &[begin, end, ids, codes, bytes, waited, culprit, last] = words;
         let time = |time: u64| (time != UNKNOWN).then(|| Duration::from_nanos(time));
         let [name, step, op, dtype, transport, failed, path, _] = codes.to_le_bytes();
         let begin = time(begin)?;
         let end = time(end);
         let event = match name {
             RUN => Event::Run,
+            CLOSURE => {
+                let function = Name::read([waited, culprit, last])?;
+                Event::Closure(ClosureRecord { function, number: bytes, failed: failed != 0 })
+            }
+            REQUEST => {
+                Event::Request(RequestRecord { name: Name::read([waited, culprit, last])?, bytes, failed: failed != 0 })
+            }
             name => Event::Call(CallRecord {
                 name: kind_of(name, EXTENSIONS)?,
                 step: kind_of(step, EXTENSIONS)?,
@@ -182,7 +270,16 @@ mod tests {
         let events = calls.map(|(kind, ((op, dtype), transport))| {
             call(kind, op, dtype, transport, op.map(|_| Duration::from_nanos(7)))
         });
-        for event in events.chain([Event::Run]) {
+        let closure = |function| ClosureRecord { function: Name::of(function), number: 1 << 40, failed: true };
+        let request = RequestRecord { name: Name::of("commit"), bytes: 1 << 41, failed: false };
+        let others = [
+            Event::Run,
+            Event::Closure(closure("step")),
+            Event::Closure(closure("the gradients of the café of numbers")),
+            Event::Request(request),
+        ];
+        assert_eq!(closure("the gradients of the café of numbers").function.as_str(), "the gradients of the caf");
+        for event in events.chain(others) {
             for end in [None, Some(Duration::from_secs(3))] {
                 let record = Record { begin: Duration::from_nanos(5), end, replica: 70_000, replicas: 70_001, event };
                 assert_eq!(Record::from_words(&record.to_words()), Some(record));
