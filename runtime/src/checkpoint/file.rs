@@ -1,8 +1,8 @@
 //! The file of a checkpoint: values, and a digest by which damage is noticed.
 
-use super::temporary::Temporary;
+use super::{Saveable, temporary::Temporary};
 use crate::{
-    Error, Result, Tensor, Variable,
+    Error, Result, Tensor,
     dataset::file::{
         DataFile,
         safetensors::{Header, LENGTH_BYTES, to_format},
@@ -88,7 +88,7 @@ impl Saved {
 
     /// Checks the digest of the file and reads the variables' values, each on a thread if the file
     /// is large. The inner error is of values that do not fit, in a file without damage.
-    pub(super) fn read(&self, variables: &[(String, &Variable)]) -> Result<Result<Vec<Tensor>>> {
+    pub(super) fn read(&self, variables: &[(String, Saveable<'_>)]) -> Result<Result<Vec<Tensor>>> {
         let read_values = || variables.iter().map(|(name, variable)| self.read_one(name, variable)).collect();
         if self.file.bytes() < PARALLEL_BYTES {
             return self.check_digest().map(|()| read_values());
@@ -137,7 +137,7 @@ impl Saved {
     }
 
     /// Reads the tensor `name` and checks that it has the dtype and shape of `variable`.
-    fn read_one(&self, name: &str, variable: &Variable) -> Result<Tensor> {
+    fn read_one(&self, name: &str, variable: &Saveable<'_>) -> Result<Tensor> {
         let layout = self.header.layout(&self.file, name)?;
         if (layout.dtype, &layout.shape[..]) != (variable.dtype(), variable.shape()) {
             let expected = format!("tensor {name:?} of {}{:?}, as the variable", variable.dtype(), variable.shape());

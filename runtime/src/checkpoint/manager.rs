@@ -1,10 +1,11 @@
 //! A folder of checkpoints, of which the last few are kept.
 
 use super::{
+    Saveable,
     file::{self, Saved},
     list, restore_all, save_all,
 };
-use crate::{Error, Result, Variable, kind};
+use crate::{Error, Result, kind};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -114,14 +115,14 @@ impl CheckpointManager {
     /// As [`save`](super::save); [`Error::InvalidCall`] for a step before that of a whole
     /// checkpoint; [`Error::System`] if the folder cannot be created or listed, or a file cannot be
     /// removed: the new checkpoint is then written.
-    pub fn save<'v, N: Into<String>>(
+    pub fn save<'v, N: Into<String>, V: Into<Saveable<'v>>>(
         &self,
         step: u64,
-        variables: impl IntoIterator<Item = (N, &'v Variable)>,
+        variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<PathBuf> {
         let call = "CheckpointManager::save";
         let path = self.path(step);
-        save_all(&list(kind::SAVE, call, variables)?, Some(step), |values| {
+        save_all(call, &list(kind::SAVE, call, variables)?, Some(step), |values| {
             fs::create_dir_all(&self.directory).map_err(|source| failed(call, "create", &self.directory, source))?;
             let damaged = self.damaged_after(call, step)?;
             file::write(call, &path, Some(step), values)?;
@@ -146,9 +147,9 @@ impl CheckpointManager {
     /// # Errors
     /// As [`restore`](super::restore); [`Error::InvalidCall`] if there are checkpoints and all are
     /// damaged, about the newest.
-    pub fn restore_or_initialize<'v, N: Into<String>>(
+    pub fn restore_or_initialize<'v, N: Into<String>, V: Into<Saveable<'v>>>(
         &self,
-        variables: impl IntoIterator<Item = (N, &'v Variable)>,
+        variables: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Option<Restored>> {
         let call = "CheckpointManager::restore_or_initialize";
         let found = restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {

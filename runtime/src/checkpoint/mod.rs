@@ -5,12 +5,16 @@
 //! checkpoint and contain a digest of all other content, so that damage is detected before any
 //! value is used.
 //!
-//! The saved value is that of [`Variable::read`] outside of replicas. It does not depend on the
-//! number of replicas, so a checkpoint may be restored under another strategy and with another
-//! number of replicas. A read then returns the same value bit for bit, with one exception: the mean
-//! of components that are synchronised on reading is rounded, so its last bit may differ if the
-//! number of replicas is not a power of two. If components are summed, replica 0 has the whole
-//! value after a restore.
+//! The saved value is that of [`Variable::read`](crate::Variable::read) outside of replicas. It
+//! does not depend on the number of replicas, so a checkpoint may be restored under another
+//! strategy and with another number of replicas. A read then returns the same value bit for bit,
+//! with one exception: the mean of components that are synchronised on reading is rounded, so its
+//! last bit may differ if the number of replicas is not a power of two. If components are summed,
+//! replica 0 has the whole value after a restore.
+//!
+//! Variables on the servers of a [`ParameterServerStrategy`](crate::ParameterServerStrategy) are
+//! saved whole, as others are. So they are restored on another number of servers, in other shards,
+//! or as variables of another strategy, and back. Only the chief makes the calls: see [`Saveable`].
 //!
 //! A [`CheckpointManager`] saves to a folder, keeps the last few checkpoints, and resumes the
 //! newest that is whole.
@@ -37,15 +41,17 @@
 //! # Ok::<(), consonance::Error>(())
 //! ```
 
+mod saveable;
 mod manager;
 mod sent;
 mod file;
 mod temporary;
 
 pub use manager::{CheckpointManager, Restored};
+pub use saveable::Saveable;
 
 use crate::{
-    ClusterResolver, Communicator, Error, Result, Strategy, Tensor, Variable, VariableSynchronization,
+    ClusterResolver, Communicator, Error, Result, Strategy, Tensor,
     comm::agreement::Agreement,
     execution::{Workers, context},
     kind,
@@ -67,18 +73,25 @@ use std::{collections::BTreeSet, path::Path, sync::Arc};
 /// other, before the first is written. An assignment from another thread during this call is saved
 /// or not, for each variable separately.
 ///
+/// Variables on servers are read as the chief reads them: in
+/// [`Order::Scheduled`](crate::parameter_server::Order::Scheduled) when all closures have ended
+/// that were scheduled before, in [`Order::Arrival`](crate::parameter_server::Order::Arrival) with
+/// what has committed so far. There [`join`](crate::ClusterCoordinator::join) comes first.
+///
 /// # Errors
-/// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for a name that occurs twice or is
-/// `__metadata__`, and for a variable that occurs twice; those of [`Variable::read`]: a variable
-/// that is synchronised on reading needs an aggregation; [`Error::System`] if the file cannot be
-/// written; with several workers those of a collective: [`Error::Mismatch`] if their names differ,
-/// or if the chief fails, with its error.
-pub fn save<'v, N: Into<String>>(
+/// [`Error::WrongContext`] in a replica, and in a worker or a server for a variable on servers;
+/// [`Error::InvalidCall`] for a name that occurs twice or is `__metadata__`, for a variable that
+/// occurs twice, and for variables of several workers together with some on servers; those of
+/// [`Variable::read`](crate::Variable::read): a variable that is synchronised on reading needs an
+/// aggregation; those of [`ShardedVariable::read`](crate::ShardedVariable::read);
+/// [`Error::System`] if the file cannot be written; with several workers those of a collective:
+/// [`Error::Mismatch`] if their names differ, or if the chief fails, with its error.
+pub fn save<'v, N: Into<String>, V: Into<Saveable<'v>>>(
     path: impl AsRef<Path>,
-    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+    variables: impl IntoIterator<Item = (N, V)>,
 ) -> Result<()> {
     let call = kind::SAVE.name();
-    save_all(&list(kind::SAVE, call, variables)?, None, |values| file::write(call, path.as_ref(), None, values))
+    save_all(call, &list(kind::SAVE, call, variables)?, None, |values| file::write(call, path.as_ref(), None, values))
 }
 
 /// Does [`save`] in the [chief](ClusterResolver::is_chief) of a cluster and nothing in its other
@@ -100,16 +113,16 @@ pub fn save<'v, N: Into<String>>(
 /// assert!(!path.exists());
 /// # Ok::<(), consonance::Error>(())
 /// ```
-pub fn save_on_chief<'v, N: Into<String>>(
+pub fn save_on_chief<'v, N: Into<String>, V: Into<Saveable<'v>>>(
     resolver: &dyn ClusterResolver,
     path: impl AsRef<Path>,
-    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+    variables: impl IntoIterator<Item = (N, V)>,
 ) -> Result<bool> {
     let call = "checkpoint::save_on_chief";
     let variables = list(kind::SAVE, call, variables)?;
     let is_chief = several_workers(&variables).map_or_else(|| resolver.is_chief(), |workers| workers.is_chief());
     if is_chief || several_workers(&variables).is_some() {
-        save_all(&variables, None, |values| file::write(call, path.as_ref(), None, values))?;
+        save_all(call, &variables, None, |values| file::write(call, path.as_ref(), None, values))?;
     }
     Ok(is_chief)
 }
@@ -118,22 +131,28 @@ pub fn save_on_chief<'v, N: Into<String>>(
 /// file are ignored, so a part of the saved variables can be restored.
 ///
 /// All values are read and checked before the first variable is set: on an error no variable
-/// changes.
+/// changes. One error can come later: a server is lost while a variable is set that lies on it.
+/// Variables on servers are set first, so then no other variable has changed. In
+/// [`Order::Scheduled`](crate::parameter_server::Order::Scheduled) they are set when all closures
+/// have ended that were scheduled before.
 ///
 /// With several workers all make the call with the same variables. The chief reads the file; the
 /// others get the values from it, and ignore their `path`.
 ///
 /// # Errors
-/// [`Error::WrongContext`] in a replica, or in the scope of another strategy than the variables';
-/// [`Error::System`] if the file cannot be read; [`Error::InvalidCall`] if it is damaged or not
-/// from [`save`], if it has no tensor with a variable's name, or one of another dtype or shape, for
-/// a name or a variable that occurs twice, and for a variable that is synchronised on reading and
-/// has no aggregation; [`Error::Timeout`] if an update of a variable on another thread does not
-/// end; with several workers those of a collective: [`Error::Mismatch`] if their variables differ,
-/// or if one worker fails, as the chief with its file, with its error.
-pub fn restore<'v, N: Into<String>>(
+/// [`Error::WrongContext`] in a replica, in the scope of another strategy than the variables', and
+/// in a worker or a server for a variable on servers; [`Error::System`] if the file cannot be read;
+/// [`Error::InvalidCall`] if it is damaged or not from [`save`], if it has no tensor with a
+/// variable's name, or one of another dtype or shape, for a name or a variable that occurs twice,
+/// for a variable that is synchronised on reading and has no aggregation, and for variables of
+/// several workers together with some on servers; [`Error::Timeout`] if an update of a variable on
+/// another thread does not end; those of
+/// [`ShardedVariable::read`](crate::ShardedVariable::read); with several workers those of a
+/// collective: [`Error::Mismatch`] if their variables differ, or if one worker fails, as the chief
+/// with its file, with its error.
+pub fn restore<'v, N: Into<String>, V: Into<Saveable<'v>>>(
     path: impl AsRef<Path>,
-    variables: impl IntoIterator<Item = (N, &'v Variable)>,
+    variables: impl IntoIterator<Item = (N, V)>,
 ) -> Result<()> {
     let call = kind::RESTORE.name();
     restore_all(call, list(kind::RESTORE, call, variables)?, |variables| {
@@ -143,7 +162,8 @@ pub fn restore<'v, N: Into<String>>(
 
 /// Saves by `write`. With several workers the chief alone writes, and all have the same `step`.
 fn save_all(
-    variables: &[(String, &Variable)],
+    call: &'static str,
+    variables: &[(String, Saveable<'_>)],
     step: Option<u64>,
     write: impl FnOnce(Vec<(String, Tensor)>) -> Result<()>,
 ) -> Result<()> {
@@ -151,10 +171,10 @@ fn save_all(
     let names: Vec<&str> = variables.iter().map(|(name, _)| name.as_str()).collect();
     let step = step.map(|step| ("step", step.to_string()));
     agree(strategy, kind, [("variables", format!("{names:?}"))].into_iter().chain(step))?;
-    let read = |variable: &Variable| match variable.synchronization() {
-        // This read is a collective of all workers: an error reaches the others there.
-        VariableSynchronization::OnRead if variable.strategy().workers().is_some() => variable.read(),
-        _ => or_refuse(strategy, kind, variable.read()),
+    let read = |variable: &Saveable<'_>| match variable.reads_collectively() {
+        // An error reaches the other workers in this read.
+        true => variable.read(call),
+        false => or_refuse(strategy, kind, variable.read(call)),
     };
     let values = variables.iter().map(|(name, variable)| Ok((name.clone(), read(variable)?)));
     let values = values.collect::<Result<Vec<_>>>()?;
@@ -168,12 +188,12 @@ fn save_all(
 /// values no variable is set. With several workers only the chief finds.
 fn restore_all<T: Serialize + DeserializeOwned>(
     call: &'static str,
-    mut variables: Vec<(String, &Variable)>,
-    find: impl FnOnce(&[(String, &Variable)]) -> Result<(Option<Vec<Tensor>>, T)>,
+    mut variables: Vec<(String, Saveable<'_>)>,
+    find: impl FnOnce(&[(String, Saveable<'_>)]) -> Result<(Option<Vec<Tensor>>, T)>,
 ) -> Result<T> {
     let kind = kind::RESTORE;
     // All threads take variables in the same order, so that two threads cannot deadlock.
-    variables.sort_by_key(|(_, variable)| variable.id());
+    variables.sort_by_key(|(_, variable)| variable.turn());
     let strategy = strategy_of_several(&variables);
     let is_chief = several_workers(&variables).is_none_or(|workers| workers.is_chief());
     let find_and_hold = || {
@@ -189,7 +209,8 @@ fn restore_all<T: Serialize + DeserializeOwned>(
             (Some(strategy), found) => sent::by_chief(strategy, &variables, found)?,
             (None, None) => unreachable!("a process without others is the chief"),
         };
-        held.into_iter().zip(values.iter().flatten()).for_each(|(held, value)| held.set(value));
+        let values = values.into_iter().flatten();
+        held.into_iter().zip(values).try_for_each(|(held, value)| held.set(call, &value))?;
         Ok(about)
     };
     // Take the turn before the variables, in the order of a run, so that the two cannot deadlock.
@@ -200,19 +221,20 @@ fn restore_all<T: Serialize + DeserializeOwned>(
 }
 
 /// Returns the names, dtypes and shapes of variables in words, in the order of the names.
-fn describe(variables: &[(String, &Variable)]) -> String {
-    let words = |(name, variable): &(String, &Variable)| format!("{name:?} {}{:?}", variable.dtype(), variable.shape());
+fn describe(variables: &[(String, Saveable<'_>)]) -> String {
+    let words =
+        |(name, variable): &(String, Saveable<'_>)| format!("{name:?} {}{:?}", variable.dtype(), variable.shape());
     let mut words: Vec<_> = variables.iter().map(words).collect();
     words.sort_unstable();
     words.join(", ")
 }
 
 /// Returns the strategy of several workers that variables belong to, if any.
-fn strategy_of_several<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Strategy> {
-    variables.iter().map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
+fn strategy_of_several<'v>(variables: &[(String, Saveable<'v>)]) -> Option<&'v Strategy> {
+    variables.iter().filter_map(|(_, variable)| variable.strategy()).find(|strategy| strategy.workers().is_some())
 }
 
-fn several_workers<'v>(variables: &[(String, &'v Variable)]) -> Option<&'v Arc<Workers>> {
+fn several_workers<'v>(variables: &[(String, Saveable<'v>)]) -> Option<&'v Arc<Workers>> {
     strategy_of_several(variables)?.workers()
 }
 
@@ -241,23 +263,24 @@ fn agree(
     met.map_or(Ok(()), |met| met.map(drop))
 }
 
-/// Collects the variables with their names. Checks that names and variables differ and that the
-/// caller is not in a replica.
-fn list<'v, N: Into<String>>(
+/// Collects the variables with their names. Checks that names and variables differ, that the caller
+/// is not in a replica, and that it is the chief of variables on servers.
+fn list<'v, N: Into<String>, V: Into<Saveable<'v>>>(
     kind: Kind,
     call: &'static str,
-    variables: impl IntoIterator<Item = (N, &'v Variable)>,
-) -> Result<Vec<(String, &'v Variable)>> {
+    variables: impl IntoIterator<Item = (N, V)>,
+) -> Result<Vec<(String, Saveable<'v>)>> {
     if let Some(replica) = context::replica() {
         let problem = format!("called in replica {replica}, but it is of the cross-replica context; see merge_call");
         return Err(Error::WrongContext { call, problem });
     }
-    let variables: Vec<_> = variables.into_iter().map(|(name, variable)| (name.into(), variable)).collect();
-    or_refuse(strategy_of_several(&variables), kind, check_different(call, &variables))?;
+    let variables: Vec<(String, Saveable<'v>)> =
+        variables.into_iter().map(|(name, variable)| (name.into(), variable.into())).collect();
+    or_refuse(strategy_of_several(&variables), kind, check(call, &variables))?;
     Ok(variables)
 }
 
-fn check_different(call: &'static str, variables: &[(String, &Variable)]) -> Result<()> {
+fn check(call: &'static str, variables: &[(String, Saveable<'_>)]) -> Result<()> {
     let mut names = BTreeSet::from(["__metadata__"]);
     for (name, _) in variables {
         if !names.insert(name) {
@@ -266,10 +289,17 @@ fn check_different(call: &'static str, variables: &[(String, &Variable)]) -> Res
         }
     }
     for (place, (second, variable)) in variables.iter().enumerate() {
-        if let Some((first, _)) = variables[..place].iter().find(|(_, other)| other == variable) {
+        if let Some((first, _)) = variables[..place].iter().find(|(_, other)| other.is(variable)) {
             let found = format!("the same as {first:?} and {second:?}");
             return Err(Error::invalid(call, "variables", "each variable under one name", found));
         }
+        variable.check(call)?;
+    }
+    // The error of a server reaches one process.
+    let on_servers = variables.iter().find(|(_, variable)| variable.strategy().is_none());
+    if let (Some((name, _)), Some(_)) = (on_servers, strategy_of_several(variables)) {
+        let expected = "variables of several workers, or on servers, in calls of their own";
+        return Err(Error::invalid(call, "variables", expected, format!("both, of which {name:?} is on servers")));
     }
     Ok(())
 }

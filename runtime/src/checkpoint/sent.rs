@@ -1,6 +1,7 @@
 //! The values of a checkpoint on their way from the chief to the other workers.
 
-use crate::{Error, Result, Strategy, Tensor, Variable, kind};
+use super::Saveable;
+use crate::{Error, Result, Strategy, Tensor, kind};
 use consonance_kernels::memory::HostMemory;
 use consonance_spec::DType;
 use serde::{Serialize, de::DeserializeOwned};
@@ -15,7 +16,7 @@ use std::io;
 /// Those of a collective. Then no worker returns values.
 pub(super) fn by_chief<T: Serialize + DeserializeOwned>(
     strategy: &Strategy,
-    variables: &[(String, &Variable)],
+    variables: &[(String, Saveable<'_>)],
     found: Option<(Option<Vec<Tensor>>, T)>,
 ) -> Result<(Option<Vec<Tensor>>, T)> {
     let kind = kind::RESTORE;

@@ -36,6 +36,8 @@
 mod strategy;
 mod roles;
 mod variable;
+#[cfg(feature = "checkpoint")]
+pub(crate) mod saveable;
 mod coordinator;
 mod argument;
 mod dataset;

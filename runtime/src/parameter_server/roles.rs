@@ -84,11 +84,10 @@ impl Inner {
         let program = match &mut *state {
             Phase::Works(chief) => return Ok(chief.clone()),
             Phase::Failed(error) => return Err(error.clone()),
-            Phase::Declares(_) if !self.played.is_chief() => {
-                let problem = "only the chief makes this call; a worker reads variables in a closure".to_owned();
-                return Err(Error::WrongContext { call, problem });
+            Phase::Declares(program) => {
+                self.check_chief(call)?;
+                mem::replace(program, Program::new(0, 1))
             }
-            Phase::Declares(program) => mem::replace(program, Program::new(0, 1)),
         };
         match self.played.start(call, program, &self.options.terms()) {
             Ok(chief) => {
@@ -102,32 +101,36 @@ impl Inner {
         }
     }
 
-    /// Returns the chief, when all closures have ended whose place is before an access of its own.
-    ///
-    /// # Errors
-    /// As [`chief`](Self::chief), and those of a strategy that has ended.
-    fn settled(&self, call: &'static str) -> Result<Arc<Chief>> {
-        let chief = self.chief(call)?;
-        match self.options.order {
-            Order::Arrival => chief.check(call)?,
-            Order::Scheduled { .. } => chief.wait_for_all(call, self.options.limits.timeout)?,
-        }
-        Ok(chief)
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, Phase> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Accessed for Inner {
+    fn check_chief(&self, call: &'static str) -> Result<()> {
+        match self.played.is_chief() {
+            true => Ok(()),
+            false => {
+                let problem = "only the chief makes this call; a worker reads variables in a closure".to_owned();
+                Err(Error::WrongContext { call, problem })
+            }
+        }
+    }
+
+    fn settle(&self, call: &'static str) -> Result<()> {
+        let chief = self.chief(call)?;
+        match self.options.order {
+            Order::Arrival => chief.check(call),
+            Order::Scheduled { .. } => chief.wait_for_all(call, self.options.limits.timeout),
+        }
+    }
+
     fn read(&self, call: &'static str, layout: &Layout, asked: Asked<'_>) -> Result<Tensor> {
-        let chief = self.settled(call)?;
-        tensor(layout, asked, chief.tables.read(layout, asked)?)
+        tensor(layout, asked, self.chief(call)?.tables.read(layout, asked)?)
     }
 
     fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()> {
-        self.settled(call)?.apply(&Effect::all(layout, update, value))
+        self.chief(call)?.apply(&Effect::all(layout, update, value))
     }
 }
 

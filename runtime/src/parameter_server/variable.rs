@@ -58,6 +58,10 @@ pub(super) struct Shard {
 
 /// The calls of a variable outside of closures.
 pub(super) trait Accessed: Send + Sync {
+    /// Checks that this process is the chief.
+    fn check_chief(&self, call: &'static str) -> Result<()>;
+    /// Waits until all closures have ended whose place is before an access of the chief.
+    fn settle(&self, call: &'static str) -> Result<()>;
     fn read(&self, call: &'static str, layout: &Layout, asked: Asked<'_>) -> Result<Tensor>;
     fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()>;
 }
@@ -266,20 +270,27 @@ impl ShardedVariable {
         self.update("ShardedVariable::assign_sub", Update::AssignSub, value)
     }
 
-    fn read_of(&self, call: &'static str, asked: Asked<'_>) -> Result<Tensor> {
-        self.started(call)?.read(call, &self.layout, asked)
+    pub(super) fn read_of(&self, call: &'static str, asked: Asked<'_>) -> Result<Tensor> {
+        let strategy = self.of_chief(call)?;
+        strategy.settle(call)?;
+        strategy.read(call, &self.layout, asked)
     }
 
-    fn update(&self, call: &'static str, update: Update, value: &Tensor) -> Result<()> {
+    pub(super) fn update(&self, call: &'static str, update: Update, value: &Tensor) -> Result<()> {
         self.layout.check(call, update, value)?;
-        self.started(call)?.update(call, &self.layout, update, value)
+        let strategy = self.of_chief(call)?;
+        strategy.settle(call)?;
+        strategy.update(call, &self.layout, update, value)
     }
 
-    fn started(&self, call: &'static str) -> Result<Arc<dyn Accessed>> {
-        self.strategy.upgrade().ok_or_else(|| Error::WrongContext {
+    /// Returns the strategy, at the chief.
+    pub(super) fn of_chief(&self, call: &'static str) -> Result<Arc<dyn Accessed>> {
+        let strategy = self.strategy.upgrade().ok_or_else(|| Error::WrongContext {
             call,
             problem: "the variable's strategy was dropped, and its servers with it".to_owned(),
-        })
+        })?;
+        strategy.check_chief(call)?;
+        Ok(strategy)
     }
 }
 

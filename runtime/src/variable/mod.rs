@@ -3,7 +3,7 @@
 mod builder;
 mod display;
 #[cfg(feature = "checkpoint")]
-mod exclusive;
+pub(crate) mod exclusive;
 mod strategy;
 mod place;
 mod replica;

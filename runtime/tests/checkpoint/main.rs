@@ -5,6 +5,7 @@
 #[path = "../fields/mod.rs"]
 mod fields;
 mod manager;
+mod servers;
 
 use consonance::{
     CentralStorageStrategy, ClusterResolver, DType, Element, Error, MirroredStrategy, OneDeviceStrategy, Strategy,

@@ -1,10 +1,10 @@
 //! A folder of checkpoints that several workers save to and resume from.
 
 use super::{ENGINES, WORKERS, workers, workers_with};
-use crate::fields::{mismatch, refusal, told};
+use crate::fields::{found, mismatch, refusal, told};
 use consonance::{
-    Strategy, Tensor, Variable,
-    checkpoint::{self, CheckpointManager},
+    ParameterServerStrategy, Strategy, Tensor, Variable,
+    checkpoint::{self, CheckpointManager, Saveable},
 };
 use std::{env, fs, path::PathBuf, process, time::Duration};
 
@@ -124,6 +124,24 @@ fn workers_restoring_other_variables_get_an_error_and_change_none() {
     for error in &errors {
         let expected = ("checkpoint::restore", "variables", 1, "\"weights\" f32[1]", "\"bias\" f32[1]");
         assert_eq!(mismatch(error), expected, "{error}");
+    }
+}
+
+#[test]
+fn variables_of_workers_and_on_servers_are_in_calls_of_their_own() {
+    let folder = Folder::new("servers");
+    let errors = workers(&[1, 1], |_, strategy| {
+        let weights = variable(strategy, &[1.0]);
+        let servers = ParameterServerStrategy::threads(1, 1).unwrap();
+        let table = servers.variable(|| Tensor::from([2.0f32])).unwrap();
+        let both = [("weights", Saveable::from(&weights)), ("table", Saveable::from(&table))];
+        let refused = folder.manager().save(1, both).unwrap_err();
+        folder.manager().save(2, [("weights", &weights)]).unwrap();
+        refused
+    });
+    for error in &errors {
+        assert_eq!(refusal(error), ("CheckpointManager::save", "variables", None));
+        assert_eq!(found(error), r#"both, of which "table" is on servers"#);
     }
 }
 
