@@ -502,6 +502,13 @@ pub(crate) const DECISIONS: &[Decision] = &[
         ours: Ours::Instead(servers::both_ready),
         why: "a closure may have the result of another one as an argument, and waits for it",
     },
+    Decision {
+        ids: &["parameter_server/checkpoint/"],
+        when: |case| case.args["programs"][1]["steps"][0][0] == "restore",
+        ours: Ours::Instead(servers::refused_restore),
+        why: "a restore of a variable that the checkpoint lacks is refused; TensorFlow leaves the variable as it is, \
+              unless it is asked for all",
+    },
 ];
 
 impl Decision {

@@ -275,6 +275,7 @@ fn answer(case: &Case) -> Answer {
         "slurm_expand" => resolvers::slurm_expand(case),
         "ParameterServer.partition" => servers::partition(case),
         "ParameterServer.program" => servers::program(case),
+        "ParameterServer.checkpoint" => servers::checkpoint(case),
         api => panic!("no judge for {api}"),
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Chief<'a> {
     names: Rc<Names>,
     places: Vec<Place>,
     round: RoundRobin,
-    partitioner: Option<Box<dyn Partitions>>,
+    partitioner: Option<Box<dyn Partitions + Send + Sync>>,
     datasets: Vec<(String, Rc<Vec<Value>>)>,
 }
 

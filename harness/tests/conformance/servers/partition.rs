@@ -36,7 +36,7 @@ impl From<RefusedPartition> for Kind {
 }
 
 /// Returns the partitioner that a case describes, if it has one.
-pub(crate) fn partitioner(json: &Json) -> Result<Option<Box<dyn Partitions>>, Kind> {
+pub(crate) fn partitioner(json: &Json) -> Result<Option<Box<dyn Partitions + Send + Sync>>, Kind> {
     let Some(name) = json[0].as_str() else { return Ok(None) };
     let given = |name: &str| json[1][name].as_u64().map(|number| number as usize);
     Ok(Some(match name {
