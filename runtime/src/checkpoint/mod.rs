@@ -46,6 +46,7 @@ mod manager;
 mod sent;
 mod file;
 mod temporary;
+mod recover;
 
 pub use manager::{CheckpointManager, Restored};
 pub use saveable::Saveable;

@@ -55,7 +55,12 @@ impl<A> Argument<A> {
     pub(super) fn parts(self, call: &'static str, chief: &Arc<Chief>) -> Result<Vec<Part>> {
         let workers = chief.program.workers;
         if self.chiefs.iter().any(|other| !Arc::ptr_eq(other, chief)) {
-            return Err(Error::invalid(call, "argument", "results of this strategy", "one of another strategy"));
+            return Err(Error::invalid(
+                call,
+                "argument",
+                "results of this strategy since its last recovery",
+                "another one",
+            ));
         }
         let parts = self.parts.map_err(|error| error.of_call(call))?;
         for part in &parts {

@@ -16,11 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The time after which a thread that waits for a worker looks whether the strategy has ended.
+const GLANCE: Duration = Duration::from_secs(1);
+
 /// The state of the chief, which all of its threads share.
 #[derive(Debug)]
 pub(super) struct Chief {
     pub(super) program: Arc<Program>,
-    pub(super) tables: Tables,
+    /// The memory of the servers; `None` when a recovery has begun.
+    tables: Mutex<Option<Arc<Tables>>>,
     state: Mutex<State>,
     /// A worker may have something to do.
     work: Condvar,
@@ -102,7 +106,7 @@ impl Chief {
         let workers = program.workers;
         Chief {
             program,
-            tables,
+            tables: Mutex::new(Some(Arc::new(tables))),
             state: Mutex::new(State {
                 schedule,
                 broken: None,
@@ -208,13 +212,22 @@ impl Chief {
     /// # Errors
     /// [`Error::Aborted`] if a server is lost.
     pub(super) fn apply(&self, effect: &Effect) -> Result<()> {
-        let requests = self.tables.requests(&message::request(message::APPLY), [effect])?;
-        let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tables.call_each(&requests).map_err(|error| self.break_off(error))
+        self.apply_until(effect, Instant::now() + self.limits.timeout)
     }
 
-    /// Brings closures to a worker, one at a time, until the strategy is dropped or the worker is
-    /// lost.
+    /// Changes variables at once, before the deadline.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub(super) fn apply_until(&self, effect: &Effect, deadline: Instant) -> Result<()> {
+        let tables = self.tables()?;
+        let requests = tables.requests(&message::request(message::APPLY), [effect])?;
+        let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.call_each_until(&requests, deadline).map_err(|error| self.break_off(error))
+    }
+
+    /// Brings closures to a worker, one at a time, until the strategy is dropped, or the worker or
+    /// a server is lost.
     ///
     /// # Errors
     /// That of the link to the worker.
@@ -228,11 +241,9 @@ impl Chief {
         }
     }
 
-    /// A process has come for a worker. Returns its number.
-    pub(super) fn found(&self, worker: usize, link: &Link) -> u64 {
-        let process = &mut self.lock().processes[worker];
-        *process = WorkerProcess { number: process.number + 1, link: Some(link.handle()), lost: None };
-        process.number
+    /// A process of this number has come for a worker.
+    pub(super) fn found(&self, worker: usize, number: u64, link: &Link) {
+        self.lock().processes[worker] = WorkerProcess { number, link: Some(link.handle()), lost: None };
     }
 
     /// This process of a worker is lost. If it runs a closure, its thread sees so by itself.
@@ -244,7 +255,8 @@ impl Chief {
         self.work.notify_all();
     }
 
-    fn loses(&self, worker: usize, error: &Error) {
+    /// A worker is lost, and what it ran runs elsewhere.
+    pub(super) fn loses(&self, worker: usize, error: &Error) {
         let lost = |state: &mut State| {
             let (slot, next) = state.schedule.lost(worker);
             state.losses.push(LostWorker { worker, error: error.clone(), closure: slot.map(|slot| slot.number) });
@@ -254,7 +266,8 @@ impl Chief {
         let _ = self.change(lost);
     }
 
-    /// Waits for a closure that the worker can run. `None` when the strategy is dropped.
+    /// Waits for a closure that the worker can run. `None` when the strategy is dropped, or a
+    /// server is lost.
     ///
     /// # Errors
     /// That of the worker, if it is lost.
@@ -291,8 +304,12 @@ impl Chief {
         drop(closure);
         let mut deadline = Instant::now() + self.limits.closure_timeout;
         loop {
-            let reply = match link.answer(deadline) {
+            let reply = match link.answer(deadline.min(Instant::now() + GLANCE)) {
                 Err(error @ Error::Timeout { .. }) => {
+                    if self.has_ended() {
+                        // The answer comes to the next generation, which does not want it.
+                        return Ok(());
+                    }
                     if Instant::now() >= deadline {
                         if link.is_stopped() {
                             return Err(error);
@@ -305,7 +322,7 @@ impl Chief {
                 }
                 reply => reply?,
             };
-            let ended = Ended::read(&reply, self.tables.servers().len(), self.program.datasets.len())?;
+            let ended = Ended::read(&reply, self.program.parts.len(), self.program.datasets.len())?;
             if ended.attempt == attempt {
                 self.take(worker, ended);
                 return Ok(());
@@ -369,16 +386,17 @@ impl Chief {
             return Ok(());
         }
         let requests: Vec<_> = requests.into_iter().map(|(server, request)| (server, request.into_bytes())).collect();
+        let tables = self.tables()?;
         let _order = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tables.call_each(&requests)
+        tables.call_each(&requests)
     }
 
     fn forget(&self, attempt: Attempt) -> Result<()> {
         let mut request = message::request(message::FORGET);
         attempt.write(&mut request);
         let request = request.into_bytes();
-        let requests: Vec<_> = (0..self.tables.servers().len()).map(|server| (server, request.clone())).collect();
-        self.tables.call_each(&requests).map_err(|error| self.break_off(error))
+        let requests: Vec<_> = (0..self.program.parts.len()).map(|server| (server, request.clone())).collect();
+        self.tables()?.call_each(&requests).map_err(|error| self.break_off(error))
     }
 
     /// Ends all calls with this error. Returns it.
@@ -400,13 +418,35 @@ impl Chief {
         drop(state);
         self.work.notify_all();
         self.settled.notify_all();
-        self.tables.servers().iter().for_each(|server| server.handle.end());
+        let tables = self.tables();
+        tables.iter().flat_map(|tables| tables.servers()).for_each(|server| server.handle.end());
+    }
+
+    /// Returns the memory of the servers.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] if a server was lost, and a recovery has begun.
+    pub(super) fn tables(&self) -> Result<Arc<Tables>> {
+        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        tables.ok_or_else(|| self.loss().expect("a server was lost"))
+    }
+
+    /// Leaves the servers, of which one is lost. Results of closures may be kept for long, and
+    /// this chief with them.
+    #[cfg(feature = "checkpoint")]
+    pub(super) fn leave(&self) {
+        drop(self.tables.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Returns whether the strategy is dropped, or a server is lost.
-    pub(super) fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         let state = self.lock();
         state.ends || state.broken.is_some()
+    }
+
+    /// Returns the error that told of the loss of a server, if one is lost.
+    pub(super) fn loss(&self) -> Option<Error> {
+        self.lock().broken.clone()
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -98,6 +98,14 @@ impl Link {
         }
     }
 
+    /// Returns whether the peer's process is there, as far as the system says, and not stopped.
+    pub(super) fn is_alive(&self) -> bool {
+        match &self.group {
+            Group::Threads(_) => true,
+            Group::Processes(pair) => !pair.peer_has_ended() && !pair.peer_is_stopped(),
+        }
+    }
+
     /// Returns whether the peer's process has ended, and not only left the link, whose error this
     /// is.
     pub(super) fn has_ended(&self, error: &Error) -> bool {
@@ -138,12 +146,12 @@ impl Link {
         }
     }
 
-    /// Receives the next request, before the deadline.
+    /// Receives the next request, before the deadline. Returns its number, too.
     ///
     /// # Errors
     /// As [`answer`](Self::answer).
-    pub(super) fn request_until(&self, deadline: Instant) -> Result<Vec<u8>> {
-        self.recv(REQUEST, left(deadline)).map(|(_, request)| request)
+    pub(super) fn request_until(&self, deadline: Instant) -> Result<(u64, Vec<u8>)> {
+        self.recv(REQUEST, left(deadline))
     }
 
     /// Receives the next reply.
@@ -225,8 +233,15 @@ impl Handle {
     /// Tells the peer that this process ends. The peer may have ended, or get so only after what it
     /// does.
     pub(super) fn end(&self) {
-        // A short message ends when it is copied, so this does not wait.
-        let _ = send(&self.mailbox, &self.peer, &message::request(message::END).into_bytes(), (REQUEST, 0));
+        let _ = self.tell(&message::request(message::END).into_bytes());
+    }
+
+    /// Sends a short request, which ends when it is copied, so this does not wait.
+    ///
+    /// # Errors
+    /// As [`Link::ask`].
+    pub(super) fn tell(&self, bytes: &[u8]) -> Result<()> {
+        send(&self.mailbox, &self.peer, bytes, (REQUEST, 0))
     }
 
     /// Waits for the end of the link, and returns its error.

@@ -17,6 +17,8 @@ pub(super) const READ: u64 = 4;
 pub(super) const END: u64 = 5;
 /// The declarations of a program, of both ends of a link when they meet.
 pub(super) const PROGRAM: u64 = 7;
+/// The begin of a generation, to servers and workers.
+pub(super) const BEGIN: u64 = 8;
 /// A closure, to a worker.
 pub(super) const RUN: u64 = 6;
 

@@ -7,6 +7,25 @@
 //! Each two of them that speak have a [`link`](self) of their own, which ends with either of them
 //! and disturbs nobody else: chief and worker, chief and server, worker and server.
 //!
+//! The chief meets the others at their *doors*, by names that stay, and gives its orders there. The
+//! other links are those of readers to servers. Their names contain the *generation*.
+//!
+//! **Generations.** The layout of variables knows servers by number. A generation says which
+//! process plays each of them. In the first one each plays its own. The loss of a process that
+//! plays a server ends the generation, and all calls at the chief. A recovery begins the next one
+//! at the chief (`others.rs`):
+//!
+//! 1. It waits for processes at the doors of servers, and chooses the players.
+//! 2. It tells the servers (`BEGIN`). Each makes new memory for what it plays, and forgets the
+//!    effects and the links of the last generation.
+//! 3. It meets them by the names of the generation, and sets all variables. Nobody reads meanwhile.
+//! 4. It tells the workers (`BEGIN`). Each leaves the links of the last generation, and meets the
+//!    servers. Its next order is the first closure of the generation.
+//!
+//! If a player is lost before step 4, another generation begins. A worker that waits for a lost
+//! player sees the next `BEGIN` at its door. The answer to a closure of an earlier generation has
+//! the number of an attempt that no later one has.
+//!
 //! **Reads** need no message: a server's shards lie in memory that it alone writes and others read
 //! in place, each shard under a version. A reader that is overtaken again and again asks the server
 //! to read for it.
@@ -48,6 +67,10 @@ mod program;
 mod chief;
 mod threads;
 mod processes;
+mod others;
+#[cfg(feature = "checkpoint")]
+mod recovery;
+mod generation;
 mod schedule;
 mod worker;
 mod kept;

@@ -2,27 +2,29 @@
 
 use super::{
     chief::{Chief, Terms},
+    generation::Generation,
     kept::Kept,
     link::Link,
     message,
+    others::Others,
     program::Program,
-    schedule::Schedule,
     server::Server,
     tables::{Served, Tables, parts},
     threads::spawn,
-    worker,
+    worker::{self, Orders},
 };
 use crate::{
-    Error, Result,
+    Error, Result, Tensor,
     cluster::{
         pair::{Pair, PairOptions},
         server_roles::{Place, ServerRoles},
     },
     nest::NestReader,
+    value::nest::sent::malformed,
 };
 use consonance_kernels::shm::{PublishedView, SharedFile};
 use std::{
-    io, mem,
+    io, iter, mem,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Sender},
@@ -32,73 +34,49 @@ use std::{
 };
 
 /// The time after which a process that waits for another one looks whether it is to end.
-const SLICE: Duration = Duration::from_secs(5);
+pub(super) const SLICE: Duration = Duration::from_secs(5);
+
+/// The time after which a process that waits for servers looks whether they are to come.
+pub(super) const GLANCE: Duration = Duration::from_secs(1);
 
 /// A link to a process that has the same program, and the file that the process gave.
-struct Met {
-    link: Link,
+pub(super) struct Met {
+    pub(super) link: Link,
     given: Option<SharedFile>,
+}
+
+/// The ends of a link, which tell it from others.
+pub(super) struct Ends {
+    job: String,
+    own: String,
+    peer: String,
+    /// The number of the peer in its job.
+    index: usize,
 }
 
 /// A process of a cluster, and its role.
 #[derive(Clone, Debug)]
 pub(super) struct Process(pub(super) ServerRoles);
 
+/// The word to the threads of a server that a generation has ended.
+#[derive(Clone, Debug, Default)]
+struct Past(Arc<Mutex<bool>>);
+
 impl Process {
-    /// Starts the chief: it meets all others. Later it meets processes in the place of workers that
+    /// Starts the chief: it meets all others. Later it meets processes in the place of those that
     /// are lost.
     ///
     /// # Errors
     /// [`Error::Meeting`] if a process does not come before the deadline, or declares another
     /// program.
-    pub(super) fn start(&self, call: &'static str, mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
+    pub(super) fn start(
+        &self,
+        call: &'static str,
+        mut program: Program,
+        terms: &Terms,
+    ) -> Result<(Arc<Chief>, Arc<Others>)> {
         drop(mem::take(&mut program.values));
-        let program = Arc::new(program);
-        let deadline = Instant::now() + terms.limits.timeout;
-        let workers = program.workers;
-        let schedule = Schedule::new(terms.order, terms.on_error, workers, program.datasets.len());
-        let tables = self.tables(call, &program, terms, deadline)?;
-        let chief = Arc::new(Chief::new(program, tables, schedule, terms.limits));
-        for served in chief.tables.servers() {
-            let (chief, link) = (chief.clone(), served.link().handle());
-            spawn("consonance-watch", move || drop(chief.break_off(link.lost())))?;
-        }
-        let (met, all) = mpsc::channel();
-        for worker in 0..workers {
-            let (process, chief, met) = (self.clone(), chief.clone(), met.clone());
-            spawn("consonance-chief", move || process.dispatch(call, &chief, worker, deadline, met))?;
-        }
-        drop(met);
-        all.into_iter().collect::<Result<()>>().inspect_err(|_| chief.end())?;
-        Ok(chief)
-    }
-
-    /// Brings closures to the processes of a worker, one after the other. Says when it has met the
-    /// first one.
-    fn dispatch(&self, call: &'static str, chief: &Arc<Chief>, worker: usize, first: Instant, met: Sender<Result<()>>) {
-        let mut met = Some(met);
-        while !chief.has_ended() {
-            let deadline = met.as_ref().map_or_else(|| Instant::now() + SLICE, |_| first);
-            let link = match (self.meet(call, Place::Worker(worker), None, &chief.program, deadline), met.take()) {
-                (Ok(of), told) => {
-                    told.map(|met| met.send(Ok(())));
-                    of.link
-                }
-                (Err(error), told) if may_come(&error) && Instant::now() < deadline => {
-                    met = told;
-                    continue;
-                }
-                (Err(error), Some(met)) => return drop(met.send(Err(error))),
-                // A process of another program is no replacement, and none is nothing new.
-                (Err(_), None) => continue,
-            };
-            let (lost, handle, number) = (chief.clone(), link.handle(), chief.found(worker, &link));
-            // Without this thread its loss is seen with its next closure.
-            let _ = spawn("consonance-watch", move || lost.misses(worker, number, handle.lost()));
-            if chief.dispatch(worker, &link).is_ok() {
-                return;
-            }
-        }
+        Others::meet(call, self.clone(), Arc::new(program), *terms)
     }
 
     /// Serves as a worker or a server, until the chief ends.
@@ -114,58 +92,122 @@ impl Process {
     }
 
     fn work(&self, call: &'static str, worker: usize, program: &Program, terms: &Terms) -> Result<()> {
-        let deadline = Instant::now() + terms.limits.timeout;
-        let tables = self.tables(call, program, terms, deadline)?;
+        let mut tables: Option<(u64, Tables)> = None;
         let kept = Kept::new(program);
         loop {
-            let chief = self.meet(call, Place::Chief, None, program, Instant::now() + terms.limits.timeout)?;
-            match worker::work(&chief.link, worker, program, (&tables, &kept), terms) {
-                // The chief has taken this worker for lost, which was stopped, and lives.
-                Err(error) if !chief.link.has_ended(&error) => {}
-                ended => return ended,
+            let deadline = Instant::now() + terms.limits.timeout;
+            let mut orders = Orders::over(self.meet(call, self.door(Place::Chief), None, program, deadline)?.link);
+            let error = loop {
+                let of_generation = tables.as_ref().map(|(_, tables)| tables);
+                let generation = match worker::work(&mut orders, worker, program, (of_generation, &kept), terms) {
+                    Ok(Some(generation)) => generation,
+                    Ok(None) => return Ok(()),
+                    Err(error) => break error,
+                };
+                if tables.as_ref().is_none_or(|&(number, _)| number != generation.number) {
+                    // The links end, and the servers forget what they had for them.
+                    drop(tables.take());
+                    let deadline = Instant::now() + terms.limits.timeout;
+                    let met = self.tables(call, program, &generation, terms, deadline, || orders.go_on())?;
+                    tables = met.map(|tables| (generation.number, tables));
+                }
+            };
+            // Otherwise the chief has taken this worker for lost, which was stopped, and lives.
+            if orders.link().has_ended(&error) {
+                return Err(error);
             }
         }
     }
 
     fn serve_shards(&self, call: &'static str, server: usize, mut program: Program, terms: &Terms) -> Result<()> {
-        let values = mem::take(&mut program.values[server]);
-        let shards = Arc::new(Server::new(program.parts[server].clone(), &values, program.update_functions.clone())?);
-        drop(values);
+        let mut values = mem::take(&mut program.values[server]);
         let program = Arc::new(program);
-        let ends = Arc::new(Mutex::new(false));
         let (failed, failure) = mpsc::channel();
-        for worker in 0..program.workers {
-            let (process, program, shards) = (self.clone(), program.clone(), shards.clone());
-            let (ends, failed) = (ends.clone(), failed.clone());
-            spawn("consonance-ps", move || {
-                while !*ends.lock().unwrap_or_else(PoisonError::into_inner) {
-                    let file = match shards.file() {
-                        Ok(file) => Some(file),
-                        Err(error) => return drop(failed.send(error)),
-                    };
-                    match process.meet(call, Place::Worker(worker), file, &program, Instant::now() + SLICE) {
-                        // A worker is lost, and another one comes in its place.
-                        Ok(met) => drop(shards.serve(&met.link)),
-                        Err(error) if may_come(&error) => {}
-                        Err(error) => return drop(failed.send(error)),
-                    }
-                }
-            })?;
-        }
         let deadline = Instant::now() + terms.limits.timeout;
-        let chief = self.meet(call, Place::Chief, Some(shards.file()?), &program, deadline);
-        let served = chief.and_then(|chief| shards.serve(&chief.link));
-        *ends.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        drop(failed);
+        let chief = self.meet(call, self.door(Place::Chief), None, &program, deadline)?;
+        let mut past = Past::default();
+        let ended = loop {
+            let request = match chief.link.request() {
+                Ok((_, request)) => request,
+                Err(error) => break Err(error),
+            };
+            let mut reader = NestReader::new(&request);
+            match reader.number()? {
+                message::END => break Ok(()),
+                message::BEGIN => {
+                    let generation = Generation::read(&mut reader, program.parts.len())?;
+                    past.end();
+                    past = Past::default();
+                    // Later generations get their values from a checkpoint.
+                    let values = mem::take(&mut values);
+                    self.keep(call, &generation, (server, values), &program, &past, &failed)?;
+                }
+                _ => break Err(malformed("there is no such request")),
+            }
+        };
+        past.end();
         // A worker of another program is the worker's error, unless the chief is lost for it.
-        served.map_err(|error| failure.try_recv().unwrap_or(error))
+        ended.map_err(|error| failure.try_recv().unwrap_or(error))
     }
 
-    /// Meets all servers, and maps their memory.
-    fn tables(&self, call: &'static str, program: &Program, terms: &Terms, deadline: Instant) -> Result<Tables> {
-        let served = thread::scope(|scope| {
+    /// Makes memory for the servers that this process plays, and starts the threads that serve it.
+    fn keep(
+        &self,
+        call: &'static str,
+        generation: &Generation,
+        (own, mut values): (usize, Vec<Tensor>),
+        program: &Arc<Program>,
+        past: &Past,
+        failed: &Sender<Error>,
+    ) -> Result<()> {
+        for server in generation.played_by(own) {
+            let is_first = generation.number == 0 && server == own;
+            let values = if is_first { mem::take(&mut values) } else { Vec::new() };
+            let shards = Server::new(program.parts[server].clone(), &values, program.update_functions.clone())?;
+            let shards = Arc::new(shards);
+            for reader in iter::once(Place::Chief).chain((0..program.workers).map(Place::Worker)) {
+                let (process, program, shards) = (self.clone(), program.clone(), shards.clone());
+                let (past, failed, generation) = (past.clone(), failed.clone(), generation.clone());
+                spawn("consonance-ps", move || {
+                    while !past.has_ended() {
+                        let file = match shards.file() {
+                            Ok(file) => Some(file),
+                            Err(error) => return drop(failed.send(error)),
+                        };
+                        let ends = process.shards(reader, server, &generation);
+                        match process.meet(call, ends, file, &program, Instant::now() + SLICE) {
+                            // A worker is lost, and another one comes in its place.
+                            Ok(met) => drop(shards.serve(&met.link)),
+                            Err(error) if may_come(&error) => {}
+                            Err(error) => return drop(failed.send(error)),
+                        }
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Meets all servers of a generation, and maps their memory. Looks now and then whether to go
+    /// on. `None` if not.
+    ///
+    /// # Errors
+    /// [`Error::Meeting`] if a server does not come before the deadline.
+    pub(super) fn tables(
+        &self,
+        call: &'static str,
+        program: &Program,
+        generation: &Generation,
+        terms: &Terms,
+        deadline: Instant,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<Tables>> {
+        let mut all: Vec<Option<Served>> = generation.players.iter().map(|_| None).collect();
+        loop {
+            let until = deadline.min(Instant::now() + GLANCE);
             let meet = |server: usize| {
-                let met = self.meet(call, Place::Server(server), None, program, deadline)?;
+                let ends = self.shards(self.0.own(), server, generation);
+                let met = self.meet(call, ends, None, program, until)?;
                 let missing = || io::Error::new(io::ErrorKind::InvalidData, "a server gives no memory");
                 let memory = met.given.ok_or_else(missing);
                 let specs = parts(&program.parts[server]);
@@ -173,32 +215,72 @@ impl Process {
                 let memory = memory.map_err(|error| Error::system("map the memory of a server", error))?;
                 Ok(Served::new(met.link, memory))
             };
-            let threads: Vec<_> = (0..self.0.servers().len()).map(|server| scope.spawn(move || meet(server))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(Tables::new(served, terms.limits.timeout))
+            thread::scope(|scope| {
+                let missing = all.iter_mut().enumerate().filter(|(_, served)| served.is_none());
+                let threads: Vec<_> =
+                    missing.map(|(server, place)| (place, scope.spawn(move || meet(server)))).collect();
+                threads.into_iter().try_for_each(|(place, thread)| match thread.join().expect("no panic") {
+                    Ok(served) => {
+                        *place = Some(served);
+                        Ok(())
+                    }
+                    Err(error) if may_come(&error) && Instant::now() < deadline => Ok(()),
+                    Err(error) => Err(error),
+                })
+            })?;
+            if all.iter().all(Option::is_some) {
+                return Ok(Some(Tables::new(all.into_iter().flatten().collect(), terms.limits.timeout)));
+            }
+            if !go_on() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the ends of the link on which the chief gives its orders to another process.
+    pub(super) fn door(&self, peer: Place) -> Ends {
+        let name = |place| self.0.task(place).described();
+        Ends { job: self.0.job(), own: name(self.0.own()), peer: name(peer), index: index(peer) }
+    }
+
+    /// Returns the ends of the link on which a reader and a server speak of shards. This process is
+    /// the reader, or plays the server.
+    fn shards(&self, reader: Place, server: usize, generation: &Generation) -> Ends {
+        let name = |place| self.0.task(place).described();
+        let job = format!("{}\ngeneration {}", self.0.job(), generation.number);
+        let (reads, player) = (name(reader), generation.players[server]);
+        let serves = match player == server {
+            true => name(Place::Server(server)),
+            false => {
+                let lost = &self.0.task(Place::Server(server)).name;
+                format!("{} in the place of {lost}", name(Place::Server(player)))
+            }
+        };
+        match self.0.own() == reader {
+            true => Ends { job, own: reads, peer: serves, index: player },
+            false => Ends { job, own: serves, peer: reads, index: index(reader) },
+        }
     }
 
     /// Meets another process, and compares the programs.
-    fn meet(
+    pub(super) fn meet(
         &self,
         call: &'static str,
-        peer: Place,
+        ends: Ends,
         gives: Option<SharedFile>,
         program: &Program,
         deadline: Instant,
     ) -> Result<Met> {
-        let name = |place: Place| self.0.task(place).described();
-        let (own_name, peer_name) = (name(self.0.own()), name(peer));
-        let options = PairOptions { job: &self.0.job(), own: &own_name, peer: &peer_name, gives };
+        let Ends { job, own: own_name, peer: peer_name, index } = ends;
+        let options = PairOptions { job: &job, own: &own_name, peer: &peer_name, gives };
         let mut pair = Pair::meet(options, deadline)?;
         let given = pair.take_given();
-        let link = Link::over(pair, &peer_name, index(peer));
+        let link = Link::over(pair, &peer_name, index);
         let lines = program.lines();
         let mut own = message::request(message::PROGRAM);
         lines.iter().for_each(|line| own.text(line));
         link.ask(&own.into_bytes())?;
-        let other = link.request_until(deadline)?;
+        let (_, other) = link.request_until(deadline)?;
         let mut reader = NestReader::new(&other);
         reader.number()?;
         for place in 0.. {
@@ -218,8 +300,18 @@ impl Process {
     }
 }
 
+impl Past {
+    fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Returns whether another process may come in the place of the one that was to be met.
-fn may_come(error: &Error) -> bool {
+pub(super) fn may_come(error: &Error) -> bool {
     match error {
         Error::Meeting { missing, .. } => !missing.is_empty(),
         error => error.is_loss() || matches!(error, Error::Timeout { .. }),

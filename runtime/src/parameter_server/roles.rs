@@ -3,6 +3,7 @@
 use super::{
     chief::{Chief, Limits, Terms},
     effect::Effect,
+    others::Others,
     processes::Process,
     program::Program,
     tables::tensor,
@@ -33,8 +34,8 @@ pub(super) struct Inner {
 pub(super) enum Phase {
     /// The program declares variables and functions.
     Declares(Program),
-    /// The roles work.
-    Works(Arc<Chief>),
+    /// The roles work. Those that are processes are known.
+    Works(Arc<Chief>, Option<Arc<Others>>),
     /// The roles could not start, or a role that is not the chief's has been played.
     Failed(Error),
 }
@@ -68,7 +69,7 @@ impl Inner {
     pub(super) fn declare<R>(&self, call: &'static str, declare: impl FnOnce(&mut Program) -> Result<R>) -> Result<R> {
         match &mut *self.lock() {
             Phase::Declares(program) => declare(program),
-            Phase::Works(_) | Phase::Failed(_) => Err(Error::WrongContext {
+            Phase::Works(..) | Phase::Failed(_) => Err(Error::WrongContext {
                 call,
                 problem: "declarations come before the first closure and the first access to a variable".to_owned(),
             }),
@@ -82,7 +83,7 @@ impl Inner {
     pub(super) fn chief(&self, call: &'static str) -> Result<Arc<Chief>> {
         let mut state = self.lock();
         let program = match &mut *state {
-            Phase::Works(chief) => return Ok(chief.clone()),
+            Phase::Works(chief, _) => return Ok(chief.clone()),
             Phase::Failed(error) => return Err(error.clone()),
             Phase::Declares(program) => {
                 self.check_chief(call)?;
@@ -90,8 +91,8 @@ impl Inner {
             }
         };
         match self.played.start(call, program, &self.options.terms()) {
-            Ok(chief) => {
-                *state = Phase::Works(chief.clone());
+            Ok((chief, others)) => {
+                *state = Phase::Works(chief.clone(), others);
                 Ok(chief)
             }
             Err(error) => {
@@ -126,7 +127,7 @@ impl Accessed for Inner {
     }
 
     fn read(&self, call: &'static str, layout: &Layout, asked: Asked<'_>) -> Result<Tensor> {
-        tensor(layout, asked, self.chief(call)?.tables.read(layout, asked)?)
+        tensor(layout, asked, self.chief(call)?.tables()?.read(layout, asked)?)
     }
 
     fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()> {
@@ -150,10 +151,10 @@ impl Played {
         }
     }
 
-    fn start(&self, call: &'static str, program: Program, terms: &Terms) -> Result<Arc<Chief>> {
+    fn start(&self, call: &'static str, program: Program, terms: &Terms) -> Result<(Arc<Chief>, Option<Arc<Others>>)> {
         match self {
-            Played::All => threads::start(program, terms),
-            Played::One(process) => process.start(call, program, terms),
+            Played::All => Ok((threads::start(program, terms)?, None)),
+            Played::One(process) => process.start(call, program, terms).map(|(chief, others)| (chief, Some(others))),
         }
     }
 }

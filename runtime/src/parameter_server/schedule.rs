@@ -135,6 +135,12 @@ impl Schedule {
         }
     }
 
+    /// Sets the number of the first attempt.
+    pub(super) fn beginning_at(mut self, attempt: u64) -> Schedule {
+        self.next.1 = attempt;
+        self
+    }
+
     /// Returns the closures that wait for a worker.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()

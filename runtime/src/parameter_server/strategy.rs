@@ -231,7 +231,7 @@ impl ParameterServerStrategy {
                 let served = Phase::Failed(Error::WrongContext { call, problem });
                 let program = match mem::replace(&mut *inner.lock(), served) {
                     Phase::Declares(program) => program,
-                    Phase::Works(_) => unreachable!("only a chief works"),
+                    Phase::Works(..) => unreachable!("only a chief works"),
                     Phase::Failed(error) => return Err(error),
                 };
                 process.serve(call, program, &inner.options.terms())
@@ -336,8 +336,11 @@ impl ParameterServerBuilder {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let Phase::Works(chief) = &*self.0.lock() {
-            chief.end();
+        if let Phase::Works(chief, others) = &*self.0.lock() {
+            match others {
+                Some(others) => others.end(),
+                None => chief.end(),
+            }
         }
     }
 }

@@ -90,10 +90,17 @@ impl Tables {
     /// # Errors
     /// As [`call`](Self::call), of the first server.
     pub(super) fn call_each(&self, requests: &[(usize, Vec<u8>)]) -> Result<()> {
+        self.call_each_until(requests, Instant::now() + self.timeout)
+    }
+
+    /// As [`call_each`](Self::call_each), with a deadline.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), of the first server.
+    pub(super) fn call_each_until(&self, requests: &[(usize, Vec<u8>)], deadline: Instant) -> Result<()> {
         let links: Vec<_> = requests.iter().map(|&(server, _)| self.servers[server].link()).collect();
         let asked: Vec<Result<()>> =
             links.iter().zip(requests).map(|(link, (_, request))| link.begin(request)).collect();
-        let deadline = Instant::now() + self.timeout;
         let replies: Vec<Result<Vec<u8>>> =
             links.iter().zip(asked).map(|(link, asked)| asked.and_then(|()| link.finish(deadline))).collect();
         replies.into_iter().try_for_each(|reply| reply.map(drop))

@@ -8,7 +8,7 @@ use super::{
     schedule::Schedule,
     server::Server,
     tables::{Served, Tables, parts},
-    worker,
+    worker::{self, Orders},
 };
 use crate::{Error, Result, Tensor};
 use consonance_kernels::shm::PublishedView;
@@ -45,10 +45,10 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
         let [link, end] = Link::between([("chief", 0), (&name, worker)])?;
         let (tables, program, terms) = (tables(&name, worker)?, program.clone(), *terms);
         spawn(&format!("consonance-worker{worker}"), move || {
-            drop(worker::work(&end, worker, &program, (&tables, &Kept::new(&program)), &terms));
+            drop(worker::work(&mut Orders::over(end), worker, &program, (Some(&tables), &Kept::new(&program)), &terms));
         })?;
         let chief = chief.clone();
-        chief.found(worker, &link);
+        chief.found(worker, 1, &link);
         spawn("consonance-chief", move || drop(chief.dispatch(worker, &link)))?;
     }
     Ok(chief)

@@ -4,6 +4,7 @@ use super::{
     chief::Terms,
     context::WorkerContext,
     failure::Failed,
+    generation::Generation,
     kept::{Kept, Own},
     link::Link,
     message::{self, Done, Ended, Run},
@@ -17,27 +18,76 @@ use crate::{
     profile::{ClosureRecord, Event, Name, Span, is_on},
     value::nest::sent::malformed,
 };
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::VecDeque, time::Instant};
 
-/// Runs the closures that come over the link, until the chief says that it ends.
+/// The orders of the chief to a worker.
+#[derive(Debug)]
+pub(super) struct Orders {
+    link: Link,
+    /// Those that were received and not obeyed.
+    waiting: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Orders {
+    pub(super) fn over(link: Link) -> Orders {
+        Orders { link, waiting: VecDeque::new() }
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Returns the next order, however long it takes.
+    fn next(&mut self) -> Result<(u64, Vec<u8>)> {
+        self.waiting.pop_front().map_or_else(|| self.link.request(), Ok)
+    }
+
+    /// Returns whether a generation goes on, as far as orders have come: neither has another one
+    /// begun, nor has the chief ended.
+    pub(super) fn go_on(&mut self) -> bool {
+        loop {
+            match self.link.request_until(Instant::now()) {
+                Err(Error::Timeout { .. }) => return true,
+                // The next order is this error.
+                Err(_) => return false,
+                Ok(order) => {
+                    let goes_on = matches!(NestReader::new(&order.1).number(), Ok(message::RUN));
+                    if !goes_on {
+                        // Closures of this generation are lost.
+                        self.waiting.clear();
+                    }
+                    self.waiting.push_back(order);
+                    if !goes_on {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs the closures that come from the chief, until it ends, or says that a generation of links
+/// begins. Without `tables` none has begun.
 ///
 /// # Errors
 /// That of the link, which names the chief.
 pub(super) fn work(
-    link: &Link,
+    orders: &mut Orders,
     worker: usize,
     program: &Program,
-    (tables, kept): (&Tables, &Kept),
+    (tables, kept): (Option<&Tables>, &Kept),
     terms: &Terms,
-) -> Result<()> {
+) -> Result<Option<Generation>> {
     let mut reply = Ok(());
     loop {
         // The chief may have ended while a closure ran: then its word is still there.
-        let (number, request) = link.request().map_err(|error| reply.err().unwrap_or(error))?;
+        let (number, request) = orders.next().map_err(|error| reply.err().unwrap_or(error))?;
         let mut reader = NestReader::new(&request);
         match reader.number()? {
-            message::END => return Ok(()),
+            message::END => return Ok(None),
+            message::BEGIN => return Generation::read(&mut reader, program.parts.len()).map(Some),
             message::RUN => {
+                let tables = tables.ok_or_else(|| malformed("no generation has begun"))?;
                 let mut run = Run::read(&mut reader, program.datasets.len())?;
                 let own = Own::new(kept, run.positions.take());
                 let effects = RefCell::default();
@@ -52,7 +102,7 @@ pub(super) fn work(
                 if let Some((span, closure)) = span {
                     span.end(Event::Closure(ClosureRecord { failed: outcome.is_err(), ..closure }));
                 }
-                reply = link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
+                reply = orders.link.reply(number, &Ended { attempt: run.attempt, outcome }.write());
             }
             _ => return Err(malformed("there is no such request")),
         }

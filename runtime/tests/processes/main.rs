@@ -23,6 +23,8 @@ mod corrupt_peer;
 mod reforms;
 mod servers;
 mod sets;
+#[cfg(feature = "checkpoint")]
+mod recoveries;
 mod costs;
 mod measures;
 
@@ -56,6 +58,8 @@ const PARTS: &[(&str, Part)] = &[
     ("obeys", reforms::obeys),
     ("serves", servers::serves),
     ("takes", sets::takes),
+    #[cfg(feature = "checkpoint")]
+    ("recovers", recoveries::recovers),
     ("exchanges", messages::exchanges),
     ("waits_for_messages", messages::waits_for_messages),
     ("by_ids", ids::by_ids),
