@@ -1,12 +1,12 @@
 //! The place of a closure: its worker, and the variables as it sees them.
 
 use super::{
-    effect::{Effect, Write},
+    effect::{Call, Effect, Write},
     kept::Own,
     message,
     program::Program,
     tables::{Tables, tensor},
-    update_function::{Call, UpdateFunction, summed},
+    update_function::{UpdateFunction, summed},
     variable::{Asked, Layout, ShardedVariable, check_own},
 };
 use crate::{Error, IndexedSlices, Result, Tensor, variable::update::Update};

@@ -1,10 +1,7 @@
 //! Effects: changes of variables, the pieces of them that each server gets, and what a closure sees
 //! of its own.
 
-use super::{
-    update_function::Call,
-    variable::{Asked, Layout},
-};
+use super::variable::{Asked, Layout};
 use crate::{
     DType, IndexedSlices, Result, Tensor,
     nest::{NestReader, NestWriter},
@@ -12,7 +9,7 @@ use crate::{
     variable::update::Update,
 };
 use consonance_kernels::memory::{HostBuf, HostBufMut, HostMemory};
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
 
 /// A change of variables.
 #[derive(Debug)]
@@ -21,6 +18,19 @@ pub(super) enum Effect {
     Write(Arc<Layout>, Write),
     /// Of one and its slots, by a function.
     Call(Call),
+}
+
+/// A call of an update function by a closure.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) function: usize,
+    /// The variable, and its slots.
+    pub(super) variables: Vec<Arc<Layout>>,
+    /// The rows of the gradient, in order and each once; `None` for all.
+    pub(super) rows: Option<Vec<usize>>,
+    pub(super) gradient: Tensor,
+    /// The variables after the call, as the closure sees them.
+    pub(super) seen: OnceCell<Vec<Write>>,
 }
 
 /// New values of rows, or values that are added to them.

@@ -1,6 +1,5 @@
 //! State of a worker that outlives closures: its places in data sets, and values of its own.
 
-use super::program::Program;
 use crate::{Error, Result};
 use std::{
     any::Any,
@@ -36,11 +35,11 @@ pub(super) struct Own<'a> {
 }
 
 impl Kept {
-    /// Makes the state of a worker that has run nothing.
-    pub(super) fn new(program: &Program) -> Kept {
+    /// Makes the state of a worker that has run nothing, with so many data sets and values.
+    pub(super) fn new(datasets: usize, values: usize) -> Kept {
         Kept {
-            iterations: program.datasets.iter().map(|_| RefCell::default()).collect(),
-            values: program.worker_values.iter().map(|_| RefCell::default()).collect(),
+            iterations: iter::repeat_with(RefCell::default).take(datasets).collect(),
+            values: iter::repeat_with(RefCell::default).take(values).collect(),
         }
     }
 }

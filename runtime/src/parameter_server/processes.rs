@@ -1,12 +1,10 @@
 //! Roles of processes: how they meet, and meet again.
 
 use super::{
-    chief::{Chief, Terms},
+    chief::Terms,
     generation::Generation,
-    kept::Kept,
     link::Link,
     message,
-    others::Others,
     program::Program,
     server::Server,
     tables::{Served, Tables, parts},
@@ -63,26 +61,11 @@ pub(super) struct Process(pub(super) ServerRoles);
 struct Past(Arc<Mutex<bool>>);
 
 impl Process {
-    /// Starts the chief: it meets all others. Later it meets processes in the place of those that
-    /// are lost.
-    ///
-    /// # Errors
-    /// [`Error::Meeting`] if a process does not come before the deadline, or declares another
-    /// program.
-    pub(super) fn start(
-        &self,
-        call: &'static str,
-        mut program: Program,
-        terms: &Terms,
-    ) -> Result<(Arc<Chief>, Arc<Others>)> {
-        drop(mem::take(&mut program.values));
-        Others::meet(call, self.clone(), Arc::new(program), *terms)
-    }
-
     /// Serves as a worker or a server, until the chief ends.
     ///
     /// # Errors
-    /// [`Error::Meeting`] as for [`start`](Self::start); [`Error::Aborted`] if the chief is lost.
+    /// [`Error::Meeting`] if a process does not come before the deadline, or declares another
+    /// program; [`Error::Aborted`] if the chief is lost.
     pub(super) fn serve(&self, call: &'static str, program: Program, terms: &Terms) -> Result<()> {
         match self.0.own() {
             Place::Chief => Err(Error::WrongContext { call, problem: "the chief schedules closures".to_owned() }),
@@ -93,7 +76,7 @@ impl Process {
 
     fn work(&self, call: &'static str, worker: usize, program: &Program, terms: &Terms) -> Result<()> {
         let mut tables: Option<(u64, Tables)> = None;
-        let kept = Kept::new(program);
+        let kept = program.kept();
         loop {
             let deadline = Instant::now() + terms.limits.timeout;
             let mut orders = Orders::over(self.meet(call, self.door(Place::Chief), None, program, deadline)?.link);

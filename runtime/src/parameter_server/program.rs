@@ -3,7 +3,7 @@
 use super::{
     context::WorkerContext,
     effect::PartSpec,
-    kept::Named,
+    kept::{Kept, Named},
     update_function::{DeclaredUpdate, UpdateFunction},
     variable::Layout,
 };
@@ -63,6 +63,11 @@ impl Program {
             values: vec![Vec::new(); servers],
             round: RoundRobin::new(servers),
         }
+    }
+
+    /// Makes the state of a worker that has run nothing.
+    pub(super) fn kept(&self) -> Kept {
+        Kept::new(self.datasets.len(), self.worker_values.len())
     }
 
     /// Adds a function.

@@ -151,10 +151,19 @@ impl Played {
         }
     }
 
-    fn start(&self, call: &'static str, program: Program, terms: &Terms) -> Result<(Arc<Chief>, Option<Arc<Others>>)> {
+    fn start(
+        &self,
+        call: &'static str,
+        mut program: Program,
+        terms: &Terms,
+    ) -> Result<(Arc<Chief>, Option<Arc<Others>>)> {
         match self {
             Played::All => Ok((threads::start(program, terms)?, None)),
-            Played::One(process) => process.start(call, program, terms).map(|(chief, others)| (chief, Some(others))),
+            Played::One(process) => {
+                drop(mem::take(&mut program.values));
+                let (chief, others) = Others::meet(call, process.clone(), Arc::new(program), *terms)?;
+                Ok((chief, Some(others)))
+            }
         }
     }
 }

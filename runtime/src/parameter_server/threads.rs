@@ -2,7 +2,6 @@
 
 use super::{
     chief::{Chief, Terms},
-    kept::Kept,
     link::Link,
     program::Program,
     schedule::Schedule,
@@ -45,7 +44,7 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
         let [link, end] = Link::between([("chief", 0), (&name, worker)])?;
         let (tables, program, terms) = (tables(&name, worker)?, program.clone(), *terms);
         spawn(&format!("consonance-worker{worker}"), move || {
-            drop(worker::work(&mut Orders::over(end), worker, &program, (Some(&tables), &Kept::new(&program)), &terms));
+            drop(worker::work(&mut Orders::over(end), worker, &program, (Some(&tables), &program.kept()), &terms));
         })?;
         let chief = chief.clone();
         chief.found(worker, 1, &link);

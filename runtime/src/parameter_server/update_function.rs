@@ -1,9 +1,8 @@
 //! Update functions: what a server does to a shard of a variable and to those of its slots.
 
-use super::{effect::Write, variable::Layout};
 use crate::{Error, IndexedSlices, Result, Tensor, panics, variable::update::Update};
 use consonance_kernels::memory::HostMemory;
-use std::{cell::OnceCell, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 /// A function of the program, which servers run to update a variable with its `N` slots: see
 /// [`ParameterServerStrategy::update_function`](crate::ParameterServerStrategy::update_function). A
@@ -24,19 +23,6 @@ pub(super) struct DeclaredUpdate {
 
 /// Updates rows of a variable, which come first, and those of its slots.
 type Run = dyn Fn(&mut [Tensor], &Tensor) -> Result<()> + Send + Sync;
-
-/// A call of an update function by a closure.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) function: usize,
-    /// The variable, and its slots.
-    pub(super) variables: Vec<Arc<Layout>>,
-    /// The rows of the gradient, in order and each once; `None` for all.
-    pub(super) rows: Option<Vec<usize>>,
-    pub(super) gradient: Tensor,
-    /// The variables after the call, as the closure sees them.
-    pub(super) seen: OnceCell<Vec<Write>>,
-}
 
 impl DeclaredUpdate {
     pub(super) fn new<const N: usize>(

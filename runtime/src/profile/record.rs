@@ -1,5 +1,5 @@
-//! A record of a profile: a call of a replica, a run, a closure of a worker, or a server's answer to
-//! a request.
+//! A record of a profile: a call of a replica, a run, a closure of a worker, or the answer of a
+//! server to a request.
 
 use crate::kind::EXTENSIONS;
 use consonance_kernels::{
