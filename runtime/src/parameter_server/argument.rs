@@ -53,7 +53,7 @@ impl<A> Argument<A> {
 
     /// Returns the parts, for this chief.
     pub(super) fn parts(self, call: &'static str, chief: &Arc<Chief>) -> Result<Vec<Part>> {
-        let workers = chief.program.workers;
+        let workers = chief.program.known.workers;
         if self.chiefs.iter().any(|other| !Arc::ptr_eq(other, chief)) {
             return Err(Error::invalid(
                 call,

@@ -103,7 +103,7 @@ pub struct LostWorker {
 
 impl Chief {
     pub(super) fn new(program: Arc<Program>, tables: Tables, schedule: Schedule, limits: Limits) -> Chief {
-        let workers = program.workers;
+        let workers = program.known.workers;
         Chief {
             program,
             tables: Mutex::new(Some(Arc::new(tables))),
@@ -322,7 +322,7 @@ impl Chief {
                 }
                 reply => reply?,
             };
-            let ended = Ended::read(&reply, self.program.parts.len(), self.program.datasets.len())?;
+            let ended = Ended::read(&reply, self.program.parts.len(), self.program.known.datasets.len())?;
             if ended.attempt == attempt {
                 self.take(worker, ended);
                 return Ok(());

@@ -3,8 +3,8 @@
 use super::{
     effect::{Call, Effect, Write},
     kept::Own,
+    known::Known,
     message,
-    program::Program,
     tables::{Tables, tensor},
     update_function::{UpdateFunction, summed},
     variable::{Asked, Layout, ShardedVariable, check_own},
@@ -40,7 +40,7 @@ use std::{
 /// ```
 pub struct WorkerContext<'a> {
     pub(super) worker: usize,
-    pub(super) program: &'a Program,
+    pub(super) known: &'a Known,
     pub(super) updates: Updates,
     pub(super) tables: &'a Tables,
     /// The effects so far, in their order.
@@ -56,7 +56,7 @@ impl WorkerContext<'_> {
 
     /// Returns the number of workers.
     pub fn num_workers(&self) -> usize {
-        self.program.workers
+        self.known.workers
     }
 
     /// Returns the value of a variable.
@@ -215,7 +215,7 @@ impl WorkerContext<'_> {
     }
 
     fn check(&self, call: &'static str, variable: &ShardedVariable) -> Result<()> {
-        check_own(call, "variable", &self.program.variables, variable)
+        check_own(call, "variable", &self.known.variables, variable)
     }
 
     /// Checks an update by a function, and returns the variable and its slots.
@@ -226,13 +226,13 @@ impl WorkerContext<'_> {
         variable: &ShardedVariable,
         slots: [&ShardedVariable; N],
     ) -> Result<Vec<Arc<Layout>>> {
-        self.program.check_update(call, function)?;
+        self.known.check_update(call, function)?;
         self.check(call, variable)?;
         let of = &variable.layout;
         let mut variables = vec![of.clone()];
         for (place, slot) in slots.into_iter().enumerate() {
             let argument = format!("slots[{place}]");
-            check_own(call, &argument, &self.program.variables, slot)?;
+            check_own(call, &argument, &self.known.variables, slot)?;
             if !slot.layout.is_beside(of) {
                 return Err(Error::invalid(call, argument, "a variable beside the other one", slot.layout.spec()));
             }
@@ -275,7 +275,7 @@ impl WorkerContext<'_> {
         let asked = call.rows.as_deref().map_or(Asked::All, Asked::Rows);
         let read = |layout: &Arc<Layout>| tensor(layout, asked, self.after(effects, layout, asked)?);
         let mut rows = call.variables.iter().map(read).collect::<Result<Vec<_>>>()?;
-        self.program.update_functions[call.function].run(&mut rows, &call.gradient)?;
+        self.known.update_functions[call.function].run(&mut rows, &call.gradient)?;
         let rows = rows.into_iter().map(|rows| Write::assign(call.rows.clone(), rows)).collect();
         Ok(call.seen.get_or_init(|| rows))
     }

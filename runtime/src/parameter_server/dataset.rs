@@ -74,7 +74,7 @@ impl ClusterCoordinator {
         let call = "ClusterCoordinator::create_per_worker_dataset";
         let of = type_name::<D::Element>();
         let declared =
-            self.strategy.inner().declare(call, |program| Named::add(&mut program.datasets, call, name, of))?;
+            self.strategy.inner().declare(call, |program| Named::add(&mut program.known.datasets, call, name, of))?;
         let make = move |context| make(context).map(|dataset| Box::new(dataset) as Box<dyn Dataset<Element = _>>);
         Ok(PerWorkerDataset { declared, workers: self.strategy.num_workers(), make: Arc::new(make) })
     }
@@ -108,7 +108,7 @@ impl WorkerContext<'_> {
     pub fn next<E: Nest + Clone + Send + 'static>(&self, dataset: &PerWorkerDataset<E>) -> Result<Option<E>> {
         let call = "WorkerContext::next";
         let own = &self.own;
-        let number = dataset.declared.number_in(&self.program.datasets, call, "dataset")?;
+        let number = dataset.declared.number_in(&self.known.datasets, call, "dataset")?;
         let position = own.positions.as_ref().ok_or_else(|| {
             let expected = "a closure with a value for each worker as an argument, in Order::Scheduled: the data set";
             Error::invalid(call, "dataset", expected, "a closure that any worker may run")
@@ -117,7 +117,7 @@ impl WorkerContext<'_> {
         let iteration = match &mut *kept {
             Some(iteration) => iteration,
             none => {
-                let context = InputContext::new(self.program.workers, self.worker, 1);
+                let context = InputContext::new(self.known.workers, self.worker, 1);
                 none.insert(Box::new(Iteration::new((dataset.make)(context)?)))
             }
         };

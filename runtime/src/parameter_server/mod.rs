@@ -74,6 +74,7 @@ mod generation;
 mod schedule;
 mod worker;
 mod kept;
+mod known;
 mod server;
 mod tables;
 mod effect;

@@ -4,6 +4,7 @@ use super::{
     chief::{Chief, Terms},
     effect::Effect,
     generation::Generation,
+    known::Known,
     link::{Handle, Link},
     processes::{Met, Process, SLICE, may_come},
     program::Program,
@@ -71,7 +72,7 @@ impl Others {
         program: Arc<Program>,
         terms: Terms,
     ) -> Result<(Arc<Chief>, Arc<Others>)> {
-        let (workers, servers) = (program.workers, program.parts.len());
+        let (workers, servers) = (program.known.workers, program.parts.len());
         let state = State {
             generation: Generation::first(servers),
             chief: None,
@@ -88,7 +89,7 @@ impl Others {
     }
 
     fn start(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Chief>> {
-        let (workers, servers) = (self.program.workers, self.program.parts.len());
+        let (workers, servers) = (self.program.known.workers, self.program.parts.len());
         for server in 0..servers {
             let others = self.clone();
             spawn("consonance-watch", move || others.attend_server(server, deadline))?;
@@ -146,7 +147,7 @@ impl Others {
             let lost = self.lock().check_players();
             return Err(lost.expect_err("a server is lost"));
         };
-        let Program { workers, datasets, .. } = &*self.program;
+        let Known { workers, datasets, .. } = &self.program.known;
         let schedule = Schedule::new(order, on_error, *workers, datasets.len());
         let schedule = schedule.beginning_at(generation.first_attempt());
         let chief = Arc::new(Chief::new(self.program.clone(), tables, schedule, limits));

@@ -46,8 +46,10 @@ impl ClusterCoordinator {
     ) -> Result<PerWorkerValues<V>> {
         let call = "ClusterCoordinator::create_per_worker_values";
         let of = type_name::<V>();
-        let declared =
-            self.strategy.inner().declare(call, |program| Named::add(&mut program.worker_values, call, name, of))?;
+        let declared = self
+            .strategy
+            .inner()
+            .declare(call, |program| Named::add(&mut program.known.worker_values, call, name, of))?;
         Ok(PerWorkerValues { declared, workers: self.strategy.num_workers(), make: Arc::new(make) })
     }
 }
@@ -63,7 +65,7 @@ impl WorkerContext<'_> {
     /// That of the function that makes it, which the next call calls again.
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) for values of another strategy.
     pub fn value<V: Send + Sync + 'static>(&self, values: &PerWorkerValues<V>) -> Result<Arc<V>> {
-        let number = values.declared.number_in(&self.program.worker_values, "WorkerContext::value", "values")?;
+        let number = values.declared.number_in(&self.known.worker_values, "WorkerContext::value", "values")?;
         let mut kept = self.own.kept.values[number].borrow_mut();
         let value = match &*kept {
             Some(value) => value.clone(),

@@ -76,7 +76,7 @@ impl Process {
 
     fn work(&self, call: &'static str, worker: usize, program: &Program, terms: &Terms) -> Result<()> {
         let mut tables: Option<(u64, Tables)> = None;
-        let kept = program.kept();
+        let kept = program.known.kept();
         loop {
             let deadline = Instant::now() + terms.limits.timeout;
             let mut orders = Orders::over(self.meet(call, self.door(Place::Chief), None, program, deadline)?.link);
@@ -146,9 +146,9 @@ impl Process {
         for server in generation.played_by(own) {
             let is_first = generation.number == 0 && server == own;
             let values = if is_first { mem::take(&mut values) } else { Vec::new() };
-            let shards = Server::new(program.parts[server].clone(), &values, program.update_functions.clone())?;
+            let shards = Server::new(program.parts[server].clone(), &values, program.known.update_functions.clone())?;
             let shards = Arc::new(shards);
-            for reader in iter::once(Place::Chief).chain((0..program.workers).map(Place::Worker)) {
+            for reader in iter::once(Place::Chief).chain((0..program.known.workers).map(Place::Worker)) {
                 let (process, program, shards) = (self.clone(), program.clone(), shards.clone());
                 let (past, failed, generation) = (past.clone(), failed.clone(), generation.clone());
                 spawn("consonance-ps", move || {

@@ -3,7 +3,8 @@
 use super::{
     context::WorkerContext,
     effect::PartSpec,
-    kept::{Kept, Named},
+    kept::Named,
+    known::Known,
     update_function::{DeclaredUpdate, UpdateFunction},
     variable::Layout,
 };
@@ -23,14 +24,8 @@ pub struct Function<A, R> {
 /// All that a process declares before it meets the others.
 #[derive(Debug)]
 pub(super) struct Program {
-    pub(super) workers: usize,
     pub(super) functions: Vec<Declared>,
-    pub(super) update_functions: Vec<DeclaredUpdate>,
-    pub(super) variables: Vec<Arc<Layout>>,
-    /// The data sets, of which each worker has its own.
-    pub(super) datasets: Vec<Named>,
-    /// The values that each worker makes.
-    pub(super) worker_values: Vec<Named>,
+    pub(super) known: Known,
     /// The shards of each server.
     pub(super) parts: Vec<Vec<PartSpec>>,
     /// The value of each of these shards, where this process plays that server.
@@ -53,21 +48,12 @@ type Run = dyn Fn(&WorkerContext<'_>, &[u8]) -> Result<Vec<u8>> + Send + Sync;
 impl Program {
     pub(super) fn new(workers: usize, servers: usize) -> Program {
         Program {
-            workers,
             functions: Vec::new(),
-            update_functions: Vec::new(),
-            variables: Vec::new(),
-            datasets: Vec::new(),
-            worker_values: Vec::new(),
+            known: Known { workers, ..Known::default() },
             parts: vec![Vec::new(); servers],
             values: vec![Vec::new(); servers],
             round: RoundRobin::new(servers),
         }
-    }
-
-    /// Makes the state of a worker that has run nothing.
-    pub(super) fn kept(&self) -> Kept {
-        Kept::new(self.datasets.len(), self.worker_values.len())
     }
 
     /// Adds a function.
@@ -101,13 +87,13 @@ impl Program {
         name: &str,
         update: impl Fn(&mut Tensor, &mut [Tensor; N], &Tensor) -> Result<()> + Send + Sync + 'static,
     ) -> Result<UpdateFunction<N>> {
-        if self.update_functions.iter().any(|function| &*function.name == name) {
+        if self.known.update_functions.iter().any(|function| &*function.name == name) {
             let call = "ParameterServerStrategy::update_function";
             return Err(Error::invalid(call, "name", "one that no other function has", format!("{name:?}")));
         }
         let name: Arc<str> = name.into();
-        self.update_functions.push(DeclaredUpdate::new(&name, update));
-        Ok(UpdateFunction { number: self.update_functions.len() - 1, name })
+        self.known.update_functions.push(DeclaredUpdate::new(&name, update));
+        Ok(UpdateFunction { number: self.known.update_functions.len() - 1, name })
     }
 
     /// Adds a variable, and keeps the values of shards of the servers that this process `plays`.
@@ -155,7 +141,8 @@ impl Program {
 
     fn place(&mut self, value: &Tensor, servers: &[usize], plays: impl Fn(usize) -> bool) -> Result<Arc<Layout>> {
         let mut parts: Vec<usize> = self.parts.iter().map(Vec::len).collect();
-        let layout = Layout::new(self.variables.len(), value.dtype(), value.shape().to_vec(), servers, &mut parts);
+        let layout =
+            Layout::new(self.known.variables.len(), value.dtype(), value.shape().to_vec(), servers, &mut parts);
         for shard in &layout.shards {
             let rows = if layout.shape.is_empty() { value.clone() } else { value.rows(shard.rows.clone())? };
             self.parts[shard.server].push(PartSpec { dtype: layout.dtype, shape: rows.shape().to_vec() });
@@ -164,22 +151,13 @@ impl Program {
             }
         }
         let layout = Arc::new(layout);
-        self.variables.push(layout.clone());
+        self.known.variables.push(layout.clone());
         Ok(layout)
     }
 
     /// Checks that a function is one of this program.
     pub(super) fn check<A, R>(&self, call: &'static str, function: &Function<A, R>) -> Result<()> {
         let own = self.functions.get(function.number);
-        match own.is_some_and(|own| Arc::ptr_eq(&own.name, &function.name)) {
-            true => Ok(()),
-            false => Err(Error::invalid(call, "function", "one of this strategy", "one of another strategy")),
-        }
-    }
-
-    /// Checks that an update function is one of this program.
-    pub(super) fn check_update<const N: usize>(&self, call: &'static str, function: &UpdateFunction<N>) -> Result<()> {
-        let own = self.update_functions.get(function.number);
         match own.is_some_and(|own| Arc::ptr_eq(&own.name, &function.name)) {
             true => Ok(()),
             false => Err(Error::invalid(call, "function", "one of this strategy", "one of another strategy")),
@@ -197,9 +175,9 @@ impl Program {
         let update = |of: &DeclaredUpdate| format!("update function {:?} with {} slots", of.name, of.slots);
         let dataset = |of: &Named| format!("data set {:?}: {}", of.name, of.of);
         let value = |of: &Named| format!("value of each worker {:?}: {}", of.name, of.of);
-        let functions = self.functions.iter().map(function).chain(self.update_functions.iter().map(update));
-        let of_workers = self.datasets.iter().map(dataset).chain(self.worker_values.iter().map(value));
-        functions.chain(self.variables.iter().map(variable)).chain(of_workers).collect()
+        let functions = self.functions.iter().map(function).chain(self.known.update_functions.iter().map(update));
+        let of_workers = self.known.datasets.iter().map(dataset).chain(self.known.worker_values.iter().map(value));
+        functions.chain(self.known.variables.iter().map(variable)).chain(of_workers).collect()
     }
 }
 

@@ -53,7 +53,7 @@ impl Inner {
         self.check_chief(call)?;
         let state = self.lock();
         let chief = lost(call, &state)?.0;
-        let all = &chief.program.variables;
+        let all = &chief.program.known.variables;
         let is_one_of = |layout: &Arc<Layout>, others: &[Arc<Layout>]| others.iter().any(|of| Arc::ptr_eq(of, layout));
         let found = if variables.iter().any(|layout| !is_one_of(layout, all)) {
             "one of another strategy".to_owned()

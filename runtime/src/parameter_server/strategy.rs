@@ -152,7 +152,7 @@ impl ParameterServerStrategy {
         let inner = &self.owner.0;
         let call = "ParameterServerStrategy::slot";
         let layout = inner.declare(call, |program| {
-            check_own(call, "of", &program.variables, of)?;
+            check_own(call, "of", &program.known.variables, of)?;
             program.slot(&of.layout, &value(), |server| inner.played.plays(server))
         })?;
         Ok(ShardedVariable { layout, strategy: of.strategy.clone() })

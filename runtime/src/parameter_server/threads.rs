@@ -21,7 +21,7 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
     let values = mem::take(&mut program.values);
     let program = Arc::new(program);
     let server = |(specs, values): (&Vec<_>, Vec<Tensor>)| {
-        Server::new(specs.clone(), &values, program.update_functions.clone()).map(Arc::new)
+        Server::new(specs.clone(), &values, program.known.update_functions.clone()).map(Arc::new)
     };
     let servers = program.parts.iter().zip(values).map(server).collect::<Result<Vec<_>>>()?;
     // Returns the memory of all servers and links to them, for a thread of this name.
@@ -36,15 +36,21 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
         });
         Ok::<Tables, Error>(Tables::new(served.collect::<Result<_>>()?, terms.limits.timeout))
     };
-    let workers = program.workers;
-    let schedule = Schedule::new(terms.order, terms.on_error, workers, program.datasets.len());
+    let workers = program.known.workers;
+    let schedule = Schedule::new(terms.order, terms.on_error, workers, program.known.datasets.len());
     let chief = Arc::new(Chief::new(program.clone(), tables("chief", 0)?, schedule, terms.limits));
     for worker in 0..workers {
         let name = format!("worker[{worker}]");
         let [link, end] = Link::between([("chief", 0), (&name, worker)])?;
         let (tables, program, terms) = (tables(&name, worker)?, program.clone(), *terms);
         spawn(&format!("consonance-worker{worker}"), move || {
-            drop(worker::work(&mut Orders::over(end), worker, &program, (Some(&tables), &program.kept()), &terms));
+            drop(worker::work(
+                &mut Orders::over(end),
+                worker,
+                &program,
+                (Some(&tables), &program.known.kept()),
+                &terms,
+            ));
         })?;
         let chief = chief.clone();
         chief.found(worker, 1, &link);

@@ -88,15 +88,16 @@ pub(super) fn work(
             message::BEGIN => return Generation::read(&mut reader, program.parts.len()).map(Some),
             message::RUN => {
                 let tables = tables.ok_or_else(|| malformed("no generation has begun"))?;
-                let mut run = Run::read(&mut reader, program.datasets.len())?;
+                let mut run = Run::read(&mut reader, program.known.datasets.len())?;
                 let own = Own::new(kept, run.positions.take());
                 let effects = RefCell::default();
-                let context = WorkerContext { worker, program, updates: terms.updates, tables, effects, own };
+                let context =
+                    WorkerContext { worker, known: &program.known, updates: terms.updates, tables, effects, own };
                 let span = is_on().then(|| {
                     let function = program.functions.get(run.function).map_or("", |function| &function.name);
                     let closure =
                         ClosureRecord { function: Name::of(function), number: run.attempt.number, failed: false };
-                    (Span::begin(worker, program.workers, Event::Closure(closure)), closure)
+                    (Span::begin(worker, program.known.workers, Event::Closure(closure)), closure)
                 });
                 let outcome = attempt(&run, program, &context);
                 if let Some((span, closure)) = span {
