@@ -7,7 +7,7 @@ of tensorflow, ray, futures.
 import sys
 import time
 
-ALONE, QUEUED = 300, 10_000
+ALONE = 300
 WHOLE, ROWS, ROW, LOOKED_UP = 16 << 20, 1 << 20, 64, 10_000
 
 
@@ -26,9 +26,10 @@ def median(count, call):
     return 1e6 * sorted(seconds(call) for _ in range(count))[count // 2]
 
 
-def tasks(alone, queued):
+def tasks(alone, queue, count):
+    """Measures tasks alone, and so many that are queued at once: fewer where one takes long."""
     report("an empty closure, scheduled and fetched", median(ALONE, alone))
-    report("one of 10,000 closures that are queued", 1e6 * seconds(queued) / QUEUED)
+    report("an empty closure of many that are queued", 1e6 * seconds(lambda: queue(count)) / count)
 
 
 def tensorflow():
@@ -58,12 +59,12 @@ def tensorflow():
     def empty(number):
         return number
 
-    def queued():
-        for number in range(QUEUED):
+    def queue(count):
+        for number in range(count):
             coordinator.schedule(empty, args=(number,))
         coordinator.join()
 
-    tasks(lambda: coordinator.schedule(empty, args=(1,)).fetch(), queued)
+    tasks(lambda: coordinator.schedule(empty, args=(1,)).fetch(), queue, 300)
     report("a variable of 64 MiB read", median(9, lambda: whole.read_value()))
     indices = [random.sample(range(ROWS), LOOKED_UP) for _ in range(32)]
     rows = iter(indices)
@@ -80,7 +81,11 @@ def ray():
         return number
 
     ray.get([empty.remote(number) for number in range(100)])  # starts the workers
-    tasks(lambda: ray.get(empty.remote(1)), lambda: ray.get([empty.remote(number) for number in range(QUEUED)]))
+    tasks(
+        lambda: ray.get(empty.remote(1)),
+        lambda count: ray.get([empty.remote(number) for number in range(count)]),
+        3000,
+    )
     ray.shutdown()
 
 
@@ -94,7 +99,8 @@ def futures():
     with ProcessPoolExecutor(2) as pool:
         tasks(
             lambda: pool.submit(empty, 1).result(),
-            lambda: wait([pool.submit(empty, number) for number in range(QUEUED)]),
+            lambda count: wait([pool.submit(empty, number) for number in range(count)]),
+            10_000,
         )
 
 
