@@ -101,7 +101,7 @@ pub fn coordinator(
             turn(library);
             let mut command = python_at_root(python);
             command.args(["-c", RIVALS, library]).env("TF_CPP_MIN_LOG_LEVEL", "3").stderr(Stdio::null());
-            // What it has measured stays.
+            // Rows that it has measured stay.
             if let Err(error) = rows(&mut Process(start(&mut command)?), library, "processes", &mut |row| all.push(row))
             {
                 say(&error.to_string());
