@@ -5,7 +5,7 @@
 //! row is the median of the rounds. Workers, servers and the rivals start anew in each.
 
 use super::{
-    rivals::pythons::pythons,
+    rivals::pythons::{self, pythons},
     strategies::{Process, Row, rows, start},
 };
 use crate::{
@@ -24,7 +24,7 @@ use std::{
     error::Error,
     hint::black_box,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -80,7 +80,7 @@ pub fn coordinator(
 ) -> std::result::Result<(), Box<dyn Error>> {
     let mut rivals = Vec::new();
     for (library, module, how) in LIBRARIES {
-        match pythons(named).into_iter().find(|python| has(python, module)) {
+        match pythons(named).into_iter().find(|python| pythons::has(python, module).unwrap_or(false)) {
             Some(python) => rivals.push((library, python)),
             None => say(&format!("no {library}: {how}, for a python3 in PATH or one that --python names")),
         }
@@ -99,7 +99,7 @@ pub fn coordinator(
         all.extend(by_processes()?);
         for (library, python) in &rivals {
             turn(library);
-            let mut command = python_at_root(python);
+            let mut command = pythons::command(python);
             command.args(["-c", RIVALS, library]).env("TF_CPP_MIN_LOG_LEVEL", "3").stderr(Stdio::null());
             // Rows that it has measured stay.
             if let Err(error) = rows(&mut Process(start(&mut command)?), library, "processes", &mut |row| all.push(row))
@@ -127,21 +127,6 @@ pub fn bench_role() -> Result<()> {
     let strategy = ParameterServerStrategy::builder(TfConfigClusterResolver::new()?)?.timeout(LIMIT).build()?;
     declare(&strategy)?;
     strategy.serve()
-}
-
-/// Returns the command of a python that takes no folder of the user's for a module.
-fn python_at_root(python: &PathBuf) -> Command {
-    let mut command = Command::new(python);
-    command.current_dir("/");
-    command
-}
-
-/// Returns whether a python has a module.
-fn has(python: &PathBuf, module: &str) -> bool {
-    let find = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
-    let mut command = python_at_root(python);
-    command.args(["-c", &find]).stdin(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }
 
 fn by_processes() -> std::result::Result<Vec<Row>, Box<dyn Error>> {

@@ -240,7 +240,7 @@ impl PartSpec {
 }
 
 /// Updates row `at` of `target` by row `from` of `values`, both of `count` elements.
-pub(super) fn update_row(
+fn update_row(
     update: Update,
     (at, from, count): (usize, usize, usize),
     values: HostBuf<'_>,

@@ -125,9 +125,13 @@ fn attempt(run: &Run, program: &Program, context: &WorkerContext<'_>) -> std::re
 
 /// Brings the effects of a closure to the servers. Returns those that have some.
 fn stage(run: &Run, context: &WorkerContext<'_>) -> Result<Vec<usize>> {
+    let effects = context.effects.borrow();
+    if effects.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut begun = message::request(message::STAGE);
     run.attempt.write(&mut begun);
-    let requests = context.tables.requests(&begun, context.effects.borrow().iter())?;
+    let requests = context.tables.requests(&begun, effects.iter())?;
     let stage = |(server, request): (usize, Vec<u8>)| context.tables.call(server, &request).map(|_| server);
     requests.into_iter().map(stage).collect()
 }

@@ -2,9 +2,9 @@
 
 use crate::subprocess::{Program, all_in_path};
 use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
+    env, io,
+    path::{self, Path, PathBuf},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -53,6 +53,26 @@ pub(super) fn environments(named: &[PathBuf], patience: Duration) -> (Vec<PathBu
     (environments, problems)
 }
 
+/// Returns the command of a python that takes no folder of the user's for a module.
+pub(crate) fn command(python: &Path) -> Command {
+    // A name alone is looked for in PATH.
+    let is_name = python.file_name() == Some(python.as_os_str());
+    let absolute = path::absolute(python).ok().filter(|_| !is_name);
+    let mut command = Command::new(absolute.as_deref().unwrap_or(python));
+    command.current_dir("/");
+    command
+}
+
+/// Returns whether a python has a module.
+///
+/// # Errors
+/// If the python does not start.
+pub(crate) fn has(python: &Path, module: &str) -> io::Result<bool> {
+    let find = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
+    let status = command(python).args(["-c", &find]).stdin(Stdio::null()).stderr(Stdio::null()).status();
+    status.map(|status| status.success())
+}
+
 /// Checks that a python that the user names is one.
 ///
 /// # Errors
@@ -87,6 +107,15 @@ mod tests {
         for program in ["/no/such/python", "true", "echo", "false"] {
             check(Path::new(program), PATIENCE).expect_err(program);
         }
+    }
+
+    #[test]
+    fn a_path_of_a_python_is_from_this_folder_and_a_name_in_the_path_variable() {
+        let program = |python: &str| PathBuf::from(command(Path::new(python)).get_program());
+        assert_eq!(program("venv/bin/python3"), env::current_dir().unwrap().join("venv/bin/python3"));
+        assert_eq!(program("./python3"), env::current_dir().unwrap().join("python3"));
+        assert_eq!(program("python3"), Path::new("python3"));
+        assert_eq!(program("/usr/bin/python3"), Path::new("/usr/bin/python3"));
     }
 
     #[test]

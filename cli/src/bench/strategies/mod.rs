@@ -8,6 +8,7 @@ mod calls;
 
 pub use calls::CALLS;
 
+use super::rivals::pythons;
 use crate::{executable, launcher::cluster::Cluster};
 use consonance::{MirroredStrategy, MultiWorkerMirroredStrategy, ReplicaContext, Result, Strategy};
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use std::{
     error::Error,
     fmt,
     io::{self, BufRead, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Mutex,
     time::{Duration, Instant},
@@ -192,10 +194,11 @@ pub fn strategies(
 
 /// Checks that this Python has TensorFlow.
 fn has_tensorflow(python: &str) -> std::result::Result<(), Box<dyn Error>> {
-    let find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)";
-    match Command::new(python).args(["-c", find]).stdin(Stdio::null()).status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("--tensorflow: {python} has no tensorflow (its pip installs it: tensorflow-cpu)").into()),
+    match pythons::has(Path::new(python), "tensorflow") {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(format!("--tensorflow: {python} has no tensorflow (its pip installs it: tensorflow-cpu)").into())
+        }
         Err(error) => Err(format!("--tensorflow: {python}: {error}").into()),
     }
 }
