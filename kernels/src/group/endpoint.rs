@@ -47,8 +47,7 @@ impl Endpoint {
 
     /// Returns this process's endpoints in the group of all ranks of a segment: those of the ranks
     /// in `local`, which no other process takes. `cores` is the number of cores of all processes
-    /// together: if there are fewer cores than ranks, a waiting rank yields its core before it
-    /// sleeps. `processes` has the id of each rank's process, 0 where it is unknown: the ranks read
+    /// together; 0: unknown, and a waiting rank sleeps at once. `processes` has the id of each rank's process, 0 where it is unknown: the ranks read
     /// each other's memory where the system allows it. If `processes` is empty, they do not.
     ///
     /// # Panics

@@ -11,7 +11,10 @@ use crate::{
         call_log::CallLog,
         records::{CallDescriptor, Generation, RankRecord},
     },
-    sync::atomics::{Ordering, fence},
+    sync::{
+        atomics::{Ordering, fence},
+        core,
+    },
 };
 use consonance_spec::{DType, World};
 use std::{io, sync::Arc};
@@ -40,6 +43,30 @@ impl Member {
     #[inline]
     pub(crate) fn record(&self) -> &RankRecord {
         &self.records()[self.world.rank()]
+    }
+
+    /// Whether one of these peers was last seen on the core of this thread, and so may need it.
+    /// Publishes that core.
+    pub(super) fn shares_core(&self, mut peers: impl Iterator<Item = usize>) -> bool {
+        let core = self.say_core();
+        core != 0 && peers.any(|peer| self.state.sleeper(peer).core.load(Ordering::Relaxed) == core)
+    }
+
+    /// Publishes and returns the core of this thread: see [`core::current`].
+    pub(super) fn say_core(&self) -> u32 {
+        let (core, said) = (core::current(), &self.state.sleeper(self.world.rank()).core);
+        // Relaxed, as the load of a peer: how long a wait polls depends on it, and nothing else.
+        if said.load(Ordering::Relaxed) != core {
+            said.store(core, Ordering::Relaxed);
+        }
+        core
+    }
+
+    /// Wakes `peer`, which sleeps until this rank makes progress: it has. Publishes the core of this
+    /// thread for the next wait of `peer`.
+    pub(super) fn wake_for_progress(&self, peer: usize) {
+        self.say_core();
+        self.state.wake_for_progress(peer);
     }
 
     /// Returns every rank's descriptor of call `sequence`, in rank order.
@@ -136,5 +163,45 @@ impl Member {
         // No other value of this process gives access to it; peers touch it only within a step
         // whose descriptor refers to it.
         Ok(unsafe { HostMemory::in_block(start, dtype, count, Box::new(block)) })
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::os::thread_pool;
+    use std::thread;
+
+    #[test]
+    fn ranks_on_one_core_see_that_they_share_it() {
+        let cores = thread::available_parallelism().unwrap().get();
+        let state = GroupState::new(3);
+        let ranks = [0, 1, 2].map(|rank| Member::new(Arc::clone(&state), World::new(rank, 3).unwrap()));
+        let on_core = |core, look: &(dyn Fn() -> bool + Sync)| {
+            thread::scope(|scope| {
+                let pinned = || thread_pool::pin(core).map(|()| look());
+                scope.spawn(pinned).join().unwrap().unwrap()
+            })
+        };
+        assert!(!on_core(0, &|| ranks[0].shares_core([1, 2].into_iter())), "the peers have not said theirs");
+        assert!(on_core(0, &|| ranks[1].shares_core([0].into_iter())));
+        assert!(on_core(0, &|| ranks[2].shares_core([0, 1].into_iter())));
+        if cores > 1 {
+            assert!(!on_core(1, &|| ranks[2].shares_core([0, 1].into_iter())));
+            assert!(on_core(0, &|| ranks[0].shares_core([1, 2].into_iter())));
+            assert!(!on_core(0, &|| ranks[0].shares_core([2].into_iter())), "it has moved");
+        }
+    }
+
+    #[test]
+    fn a_split_group_knows_the_cores_of_its_ranks() {
+        let state = GroupState::new(3);
+        let pair = state.child(Generation::default(), crate::group::state::Key::Split(1, 0), &[2, 0], 0);
+        let member =
+            |state: &Arc<GroupState>, rank, size| Member::new(Arc::clone(state), World::new(rank, size).unwrap());
+        let core = member(&state, 2, 3).say_core();
+        state.sleeper(0).core.store(core, Ordering::Relaxed);
+        assert_eq!(pair.sleeper(0).core.load(Ordering::Relaxed), core);
+        assert_eq!(pair.sleeper(1).core.load(Ordering::Relaxed), core);
     }
 }

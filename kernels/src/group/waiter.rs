@@ -98,10 +98,12 @@ impl Waiter {
         awaited: impl Fn(usize) -> bool,
         ready: impl Fn(&RankRecord) -> bool,
     ) -> Result<(), Fault> {
-        let mut begun = None;
-        for peer in self.member.world.peers().filter(|&peer| awaited(peer)) {
-            let record = &self.member.records()[peer];
-            if ready(record) || self.member.state.wait_policy.look(&|| ready(record)) {
+        let (member, mut begun) = (&self.member, None);
+        let late = || member.world.peers().filter(|&peer| awaited(peer) && !ready(&member.records()[peer]));
+        let shares_core = || member.shares_core(late());
+        for peer in member.world.peers().filter(|&peer| awaited(peer)) {
+            let record = &member.records()[peer];
+            if ready(record) || member.state.wait_policy.look(&|| ready(record), shares_core) {
                 continue;
             }
             let begun = *begun.get_or_insert_with(Instant::now);
@@ -185,6 +187,7 @@ impl Waiter {
             }
             let asks_in = asks_at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             event.sleep(count, limit.min(asks_in), state.segment().is_some());
+            self.member.say_core();
         };
         waits_for.store(0, Ordering::Relaxed);
         if result.is_err() {
@@ -211,7 +214,7 @@ impl Waiter {
         let own = world.rank() as u32 + 1;
         for peer in world.peers() {
             if state.records()[peer].sleeper.waits_for.load(Ordering::Relaxed) == own {
-                state.wake_for_progress(peer);
+                self.member.wake_for_progress(peer);
             }
         }
     }

@@ -301,6 +301,8 @@ record! {
         pub(crate) waits_for: AtomicU32,
         /// 1 while the rank sleeps until messages come or its own are taken.
         pub(crate) awaits_mail: AtomicU32,
+        /// The core on which the rank last waited or woke a peer, plus 1; 0 if it is not known.
+        pub(crate) core: AtomicU32,
         // The rest is used in the top group only, which was split from none.
         /// The statement of the rank that waits in any group, or for a message, or has last waited
         /// in vain: see `group::chains`.

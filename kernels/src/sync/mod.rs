@@ -8,5 +8,6 @@ pub mod one_thread;
 #[doc(hidden)]
 pub mod watch;
 pub(crate) mod atomics;
+pub(crate) mod core;
 pub(crate) mod futex;
 pub(crate) mod wait;

@@ -1,11 +1,18 @@
 //! Waiting: a rank polls for a short while, then sleeps on an event until another rank signals it.
 //!
+//! A poll helps only while the peer runs. Another program, or another rank, may have sent both ranks
+//! to one core: the peer then comes only when the waiting rank leaves the core. So each rank
+//! publishes the core on which it runs (`Sleeper::core`) wherever a call is slow anyway, that is
+//! before it polls for long and when it wakes a peer, and a rank that sees the peer on its own core
+//! sleeps at once. It does not yield: the core would go to a busy neighbour for a whole time slice.
+//!
 //! An event counts its signals. A sleeper reads the count, checks its condition once more, and
 //! sleeps only while the count has not changed, so a signal between the check and the sleep is not
 //! lost.
 
 use super::{
-    atomics::{AtomicU32, Ordering, yield_now},
+    atomics::{AtomicU32, Ordering},
+    core,
     futex::Sleepers,
 };
 use std::time::{Duration, Instant};
@@ -21,57 +28,47 @@ const LOOKS_PER_READING: u32 = 32;
 /// The way to wait before a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
-    /// Polls without a break: there is a core for each rank.
-    Spin,
-    /// Yields its core between two polls: ranks outnumber the cores, and the peer that it waits for
-    /// may need this core.
-    Yield,
-    /// Sleeps at once: the number of cores is unknown.
-    Block,
+    /// Polls while no peer that is waited for needs the core of the waiting thread. Such a peer was
+    /// last seen on that core: a poll keeps it from what it is to do.
+    Poll,
+    /// Sleeps at once: the cores are unknown.
+    Sleep,
 }
 
 impl WaitPolicy {
     /// Returns the policy for `ranks` ranks on `cores` cores.
     pub(crate) fn new(ranks: usize, cores: usize) -> WaitPolicy {
-        match cores {
-            0 => WaitPolicy::Block,
-            _ if ranks <= cores => WaitPolicy::Spin,
-            _ => WaitPolicy::Yield,
-        }
+        // Of ranks that share cores, each must know which.
+        let is_known = cores > 0 && (ranks <= cores || core::current() != 0);
+        if is_known { WaitPolicy::Poll } else { WaitPolicy::Sleep }
     }
 
-    /// Executes `pauses` spin-loop hints if the policy is [`Spin`](WaitPolicy::Spin).
+    /// Executes `pauses` spin-loop hints if the policy is [`Poll`](WaitPolicy::Poll).
     #[inline]
     pub(crate) fn pause(self, pauses: u32) {
-        if self == WaitPolicy::Spin {
+        if self == WaitPolicy::Poll {
             (0..pauses).for_each(|_| std::hint::spin_loop());
         }
     }
 
-    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls, or for as long as
-    /// other threads have the core. Returns false if it never was ready.
-    pub(crate) fn look(self, ready: &impl Fn() -> bool) -> bool {
-        if self == WaitPolicy::Block {
+    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls. Gives the core away
+    /// before if this thread `shares_core` with a peer that is waited for. Returns false if it
+    /// never was ready.
+    pub(crate) fn look(self, ready: &impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
+        if self == WaitPolicy::Sleep {
             return false;
         }
         // Read only after the first polls: most waits end before, and the clock costs as much as
         // several polls.
         let mut start = None;
         loop {
-            if self == WaitPolicy::Yield {
-                yield_now();
+            for _ in 0..LOOKS_PER_READING {
                 if ready() {
                     return true;
                 }
-            } else {
-                for _ in 0..LOOKS_PER_READING {
-                    if ready() {
-                        return true;
-                    }
-                    std::hint::spin_loop();
-                }
+                std::hint::spin_loop();
             }
-            if start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
+            if shares_core() || start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
                 return false;
             }
         }
@@ -109,5 +106,45 @@ impl WakeEvent {
     /// Sleeps until a signal later than `seen`, at most for `limit`; may wake early.
     pub(crate) fn sleep(&self, seen: u32, limit: Duration, shared: bool) {
         self.sleepers.wait(&self.count, seen, limit, shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Returns the result of a look, and how often it polled.
+    fn polls(policy: WaitPolicy, ready_after: u32, shares_core: bool) -> (bool, u32) {
+        let polls = Cell::new(0);
+        let ready = || {
+            polls.set(polls.get() + 1);
+            polls.get() > ready_after
+        };
+        (policy.look(&ready, || shares_core), polls.get())
+    }
+
+    #[test]
+    fn a_rank_leaves_its_core_to_a_peer() {
+        assert_eq!(polls(WaitPolicy::Poll, 3, true), (true, 4));
+        assert_eq!(polls(WaitPolicy::Poll, u32::MAX, true), (false, LOOKS_PER_READING));
+        assert_eq!(polls(WaitPolicy::Sleep, 0, true), (false, 0));
+    }
+
+    #[test]
+    fn a_rank_polls_longer_for_a_peer_on_another_core() {
+        // Read before the deadline unless the thread loses its core between two readings: so one
+        // of many looks is enough.
+        let has_come = (0..100).any(|_| polls(WaitPolicy::Poll, LOOKS_PER_READING, false).0);
+        assert!(has_come);
+        assert!(!polls(WaitPolicy::Poll, u32::MAX, false).0);
+    }
+
+    #[test]
+    fn ranks_sleep_at_once_where_cores_are_unknown() {
+        assert_eq!([1, 2].map(|ranks| WaitPolicy::new(ranks, 2)), [WaitPolicy::Poll; 2]);
+        assert_eq!(WaitPolicy::new(2, 0), WaitPolicy::Sleep);
+        let is_known = core::current() != 0;
+        assert_eq!(WaitPolicy::new(3, 2) == WaitPolicy::Poll, is_known);
     }
 }

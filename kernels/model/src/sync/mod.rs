@@ -13,3 +13,4 @@ pub(crate) mod futex;
 #[path = "../../../src/sync/wait.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod wait;
+pub(crate) mod core;

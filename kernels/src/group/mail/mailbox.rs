@@ -246,7 +246,7 @@ impl Mail {
             if shared.member.state.forked() {
                 return false;
             }
-            if self.poll(&done) {
+            if self.poll(peer, &done) {
                 break true;
             }
             if limit.is_some_and(|limit| limit <= Instant::now()) {
@@ -275,15 +275,15 @@ impl Mail {
         }
     }
 
-    /// Polls until `done`, for a short while.
-    fn poll(&self, done: &impl Fn() -> bool) -> bool {
+    /// Polls until `done`, for a short while. `peer` is the rank that is waited for, if it is one.
+    fn poll(&self, peer: Option<usize>, done: &impl Fn() -> bool) -> bool {
         let shared = &*self.0;
-        if shared.member.state.wait_policy == WaitPolicy::Block {
+        if shared.member.state.wait_policy == WaitPolicy::Sleep {
             return false;
         }
         shared.change(|open| open.polling += 1);
         let passes = std::cell::Cell::new(0u32);
-        let is_done = shared.member.state.wait_policy.look(&|| {
+        let look = || {
             passes.set(passes.get() + 1);
             let mut finished = Vec::new();
             let mut open = shared.lock();
@@ -294,7 +294,11 @@ impl Mail {
             drop(open);
             self.end(finished);
             done()
-        });
+        };
+        let shares_core = || {
+            shared.member.shares_core(shared.peers.iter().copied().filter(|&each| peer.is_none_or(|peer| peer == each)))
+        };
+        let is_done = shared.member.state.wait_policy.look(&look, shares_core);
         let mut finished = Vec::new();
         let mut open = shared.lock();
         open.polling -= 1;
@@ -431,7 +435,7 @@ impl Shared {
         // SYNC POINT mail: pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
         if self.member.records()[peer].sleeper.awaits_mail.load(Ordering::Relaxed) != 0 {
-            self.member.state.wake_for_progress(peer);
+            self.member.wake_for_progress(peer);
         }
     }
 
