@@ -2,6 +2,7 @@
 
 use super::{
     case::Case,
+    pace::Step,
     rank::{Subject, gate_beside, open_gate, serve, write_case},
 };
 use consonance::Communicator;
@@ -94,11 +95,11 @@ impl From<io::Error> for Failure {
 
 impl Group {
     /// Starts `ranks` threads of this process. Rank `r` runs on core `r` modulo the number of
-    /// cores. No other group uses `directory`.
+    /// cores if it `pins` them. No other group uses `directory`.
     ///
     /// # Errors
     /// The system's, if it gives no thread or refuses a core.
-    pub(super) fn threads(ranks: usize, subject: Subject, directory: &Path) -> Result<Group, Failure> {
+    pub(super) fn threads(ranks: usize, subject: Subject, pins: bool, directory: &Path) -> Result<Group, Failure> {
         let socket = make_gate(directory, ranks)?;
         let (mut links, mut threads) = (Vec::new(), Vec::new());
         for mut communicator in Communicator::threads(ranks) {
@@ -107,7 +108,9 @@ impl Group {
             let rank = communicator.rank();
             let (gate, subject) = (open_gate(&socket, rank)?, subject.clone());
             threads.push(thread::Builder::new().name(format!("rank-{rank}")).spawn(move || {
-                thread_pool::pin(rank % cores())?;
+                if pins {
+                    thread_pool::pin(rank % cores())?;
+                }
                 serve(theirs, communicator, gate, subject, ClockId::ThreadCPUTime)
             })?);
             links.push(ours);
@@ -223,13 +226,17 @@ impl Group {
         result
     }
 
-    /// Makes `batches` calls with each set of buffers. `turn` is the number of the first call.
+    /// Makes `batches` calls with each set of buffers, or as many steps. `turn` is the number of the
+    /// first call. Steps give one time, the mean on the slowest rank.
     ///
     /// # Errors
     /// [`Failure::Broken`].
-    pub(super) fn run(&mut self, batches: usize, turn: usize) -> Result<Samples, Failure> {
+    pub(super) fn run(&mut self, batches: usize, turn: usize, step: Option<Step>) -> Result<Samples, Failure> {
         for link in &mut self.links {
-            writeln!(link.get_mut(), "run {batches} {turn}")?;
+            match step {
+                None => writeln!(link.get_mut(), "run {batches} {turn}")?,
+                Some(step) => writeln!(link.get_mut(), "steps {batches} {turn} {}", step.rounds())?,
+            }
         }
         let mut samples = Samples::default();
         let mut pending: Vec<&mut BufReader<UnixStream>> = self.links.iter_mut().collect();

@@ -8,7 +8,7 @@
 use super::{
     Memory,
     case::Case,
-    prepared::{Meeting, Prepared, Run, room},
+    prepared::{Meeting, Prepared, Run, Steps, room},
     tile::{Segment, Tiles},
 };
 use consonance::{Accumulator, Communicator};
@@ -178,6 +178,16 @@ impl Prepared for LeafBuffers {
             }
         }
         Ok(())
+    }
+
+    fn steps(
+        &mut self,
+        _communicator: &mut Communicator,
+        _meet: Meeting<'_>,
+        _steps: Steps,
+        _run: &mut Run,
+    ) -> Result<(), Box<dyn Error>> {
+        Err("leaves are measured apart".into())
     }
 
     fn once(&mut self, communicator: &mut Communicator) -> Result<(), Box<dyn Error>> {

@@ -7,10 +7,14 @@ use super::{
     hosts::Played,
     leaves::Timed,
     limits,
+    pace::Step,
     rivals::Rival,
     row,
 };
 use std::time::{Duration, Instant};
+
+/// Runs of the first steps. The fastest tells how many fit a round.
+const TRIES: usize = 5;
 
 /// The subject of a measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +49,8 @@ pub(super) struct Library {
     /// Round trips of a cache line between the cores of the first two ranks, in seconds: one from
     /// right before each round of this case. None if there is one rank or one core.
     pub(super) trips: Vec<f64>,
-    /// The last case that was measured.
-    pub(super) case: Option<Case>,
+    /// The last case that was measured, and its step.
+    pub(super) last: Option<(Case, Option<Step>)>,
     pub(super) batches: usize,
     pub(super) samples: Samples,
 }
@@ -67,11 +71,12 @@ impl Library {
     pub(super) fn begin(
         &mut self,
         case: Case,
+        step: Option<Step>,
         sets: usize,
         time: Duration,
         played: Option<&Played>,
     ) -> Result<(), String> {
-        self.case = Some(case);
+        self.last = Some((case, step));
         let case = Case { in_place: self.in_place(&case), ..case };
         let who = self.who.clone();
         let describe = |rank| match &who {
@@ -81,12 +86,17 @@ impl Library {
         let batches = self.ask(|group| {
             group.prepare(&case, sets, describe)?;
             // The first batch touches new memory, so it is not timed.
-            group.run(1, 0)?;
+            group.run(1, 0, step)?;
             // All ranks of all libraries sleep before and after.
             let before = played.map(Played::crossed).transpose()?;
-            let begin = Instant::now();
-            group.run(1, sets)?;
-            let rounds = ROUNDS as f64 * begin.elapsed().as_secs_f64();
+            // A rank of steps may lose its core for longer than the steps take.
+            let mut seconds = f64::INFINITY;
+            for _ in 0..if step.is_some() { TRIES } else { 1 } {
+                let begin = Instant::now();
+                group.run(1, sets, step)?;
+                seconds = seconds.min(begin.elapsed().as_secs_f64());
+            }
+            let rounds = ROUNDS as f64 * seconds;
             if let Some((played, before)) = played.zip(before) {
                 played.check(&case, sets, &before)?;
             }
@@ -106,9 +116,12 @@ impl Library {
             return Ok(());
         }
         // All ranks of all libraries sleep now.
-        let is_alone = self.case.is_none_or(|case| case.ranks < 2);
+        let (case, step) = self.last.unzip();
+        let step = step.flatten();
+        // Busy processes share the cores with the measurement.
+        let is_alone = case.is_none_or(|case| case.ranks < 2) || step.is_some();
         let trip = if is_alone { None } else { limits::probe().map_err(|error| error.to_string())? };
-        let Some(samples) = self.ask(|group| group.run(batches, turn))? else { return Ok(()) };
+        let Some(samples) = self.ask(|group| group.run(batches, turn, step))? else { return Ok(()) };
         self.trips.extend(trip);
         // No rank can learn anything from another in less than half of a round trip.
         let least = trip.filter(|_| self.who == Who::Limit).map_or(0.0, |seconds| seconds / 2.0);

@@ -6,6 +6,7 @@
 //! ranks, `library.rs` a library's turns.
 //! `rivals/` has the other libraries. `hosts.rs` plays hosts, `crossing.rs` counts the bytes
 //! between them, and `link.rs` sends these over bare TCP.
+//! `pace.rs` has steps, in which calls come back to back beside busy processes.
 //! `directory.rs` keeps the bench's files. `row.rs` formats a result, `table.rs` fits results into
 //! a terminal, `plot/` draws them. `limits.rs` measures the machine alone.
 //!
@@ -26,6 +27,7 @@ mod leaves;
 mod library;
 mod link;
 pub mod limits;
+mod pace;
 mod plot;
 mod prepared;
 mod processes;
@@ -37,6 +39,7 @@ pub mod strategies;
 mod tile;
 
 pub(crate) use directory::remove_all;
+pub use pace::{Step, busy};
 pub use plot::plot;
 pub use processes::{bench_rank, bench_threads};
 pub(crate) use rank::make_once;
@@ -52,6 +55,7 @@ use group::{Group, Samples};
 use hosts::Played;
 use leaves::{Leaves, Timed};
 use library::{Library, Who};
+use pace::Busy;
 use rank::Subject;
 use rivals::{Machine, VERSION};
 use std::{
@@ -140,6 +144,8 @@ pub struct Bench {
     /// The number of leaves of all ranks: if there is one, all-reduces of accumulators are
     /// measured, too.
     pub leaves: Option<usize>,
+    /// The steps that are measured, in turn; empty: calls apart from each other.
+    pub steps: Vec<Step>,
     /// The other libraries to measure.
     pub rivals: Vec<Rival>,
     /// Pythons in whose environments rivals are looked for, besides those in `PATH`.
@@ -215,14 +221,20 @@ impl Bench {
         let names = self.who().iter().map(Who::name).collect::<Vec<_>>().join(", ");
         progress(0, 1, format!("starting {} ranks of {names}", self.ranks));
         let mut libraries = self.start(played, &directory.path)?;
-        let total = self.sizes.len() * (ROUNDS + 1) * libraries.len();
+        let beside = self.steps.first().map_or(0, |step| step.beside);
+        let _busy = Busy::start(beside)?;
+        let steps: Vec<Option<Step>> = match &self.steps[..] {
+            [] => vec![None],
+            steps => steps.iter().copied().map(Some).collect(),
+        };
+        let total = steps.len() * self.sizes.len() * (ROUNDS + 1) * libraries.len();
         let mut done = 0;
-        for &bytes in &self.sizes {
+        for (&bytes, step) in steps.into_iter().flat_map(|step| self.sizes.iter().map(move |bytes| (bytes, step))) {
             // Sizes that give the same number of elements are measured once.
             let mut turns: Vec<(&mut Library, Case)> = libraries
                 .iter_mut()
                 .map(|library| (self.case(library.collective, bytes), library))
-                .filter(|(case, library)| library.case != Some(*case))
+                .filter(|(case, library)| library.last != Some((*case, step)))
                 .map(|(case, library)| (library, case))
                 .collect();
             for round in 0..=ROUNDS {
@@ -234,13 +246,13 @@ impl Bench {
                     );
                     done += 1;
                     match round {
-                        0 => library.begin(*case, sets(case.bytes()), self.time, played),
+                        0 => library.begin(*case, step, sets(case.bytes()), self.time, played),
                         _ => library.measure(),
                     }
                     .map_err(BenchError::Failed)?;
                 }
             }
-            let mut rows: Vec<Row> = turns.into_iter().map(|(library, case)| self.row(library, case)).collect();
+            let mut rows: Vec<Row> = turns.into_iter().map(|(library, case)| self.row(library, case, step)).collect();
             Row::mark(&mut rows);
             rows.into_iter().for_each(&mut row);
         }
@@ -267,6 +279,11 @@ impl Bench {
             Memory::Slice => Subject::Collective,
             Memory::Alloc => Subject::Allocated,
         }
+    }
+
+    /// Whether each rank stays on a core of its own.
+    fn pins(&self) -> bool {
+        self.steps.is_empty()
     }
 
     fn check(&self) -> Result<(), BenchError> {
@@ -308,6 +325,22 @@ impl Bench {
                 return invalid("--leaves <L>", format!("{ranks} to {MOST_LEAVES} leaves"), leaves.to_string());
             }
         }
+        if !self.steps.is_empty() {
+            // The second call in place would get the result of the first.
+            let what = match () {
+                () if self.in_place => Some("--in-place"),
+                () if self.limit => Some("a limit or a plot"),
+                () if self.leaves.is_some() => Some("--leaves"),
+                () => None,
+            };
+            if let Some(what) = what {
+                return invalid(
+                    "--step <MICROSECONDS>",
+                    "calls of libraries, not in place".to_owned(),
+                    what.to_owned(),
+                );
+            }
+        }
         let most = case::MOST_IN_ALL / ranks;
         if let Some(bytes) = self.sizes.iter().max().filter(|&&bytes| bytes > most) {
             return invalid("--end <MAX>", format!("at most {most} bytes of each of {ranks} ranks"), bytes.to_string());
@@ -336,16 +369,18 @@ impl Bench {
                         let leaves = Leaves { timed: *timed, of, memory: self.memory };
                         match self.transport {
                             Transport::Processes => processes::start_leaves(self, leaves, &directory),
-                            _ => Group::threads(self.ranks, Subject::Leaves(leaves), &directory),
+                            _ => Group::threads(self.ranks, Subject::Leaves(leaves), self.pins(), &directory),
                         }
                         .map(ours)
                     }
-                    Who::Ours => Group::threads(self.ranks, self.subject(), &directory).map(ours),
+                    Who::Ours => Group::threads(self.ranks, self.subject(), self.pins(), &directory).map(ours),
                     Who::Rival(rival) => rival.start(self, &machine, played, &directory),
                     Who::Limit if let Some(played) = played => {
                         processes::start_limit(self, played, &directory).map(|group| (group, None))
                     }
-                    Who::Limit => Group::threads(self.ranks, Subject::Limit, &directory).map(|group| (group, None)),
+                    Who::Limit => {
+                        Group::threads(self.ranks, Subject::Limit, true, &directory).map(|group| (group, None))
+                    }
                 };
                 let (group, version) = match group {
                     Ok((group, version)) => (Ok(group), version),
@@ -362,7 +397,7 @@ impl Bench {
                     version,
                     group,
                     trips: Vec::new(),
-                    case: None,
+                    last: None,
                     batches: 0,
                     samples,
                 });
@@ -371,7 +406,7 @@ impl Bench {
         Ok(libraries)
     }
 
-    fn row(&self, library: &mut Library, case: Case) -> Row {
+    fn row(&self, library: &mut Library, case: Case, step: Option<Step>) -> Row {
         let (samples, trips) = (std::mem::take(&mut library.samples), std::mem::take(&mut library.trips));
         let (transport, memory) = match library.who {
             Who::Ours | Who::Leaves(_) | Who::Rival(Rival::Build(_) | Rival::Ours(_)) => (self.transport, self.memory),
@@ -395,6 +430,7 @@ impl Bench {
             barrier: library.group.as_ref().ok().map(Group::barrier),
             memory: memory.name(),
             case,
+            step,
             figures,
             is_below_limit: false,
         }

@@ -24,6 +24,16 @@ impl Run {
     }
 }
 
+/// Steps with each set of buffers, one after another.
+#[derive(Clone, Copy)]
+pub(super) struct Steps {
+    /// The number of steps with each set.
+    pub(super) batches: usize,
+    /// The rounds of the computation before each call.
+    pub(super) rounds: u64,
+    pub(super) turn: usize,
+}
+
 /// The way in which a rank meets the others before a call.
 pub(super) type Meeting<'a> = &'a mut dyn FnMut(&mut Communicator) -> Result<(), Box<dyn Error>>;
 
@@ -37,6 +47,15 @@ pub(super) trait Prepared {
         meet: Meeting<'_>,
         batches: usize,
         turn: usize,
+        run: &mut Run,
+    ) -> Result<(), Box<dyn Error>>;
+
+    /// Fills, makes the steps, and checks. The ranks meet once. The time is the mean of a step.
+    fn steps(
+        &mut self,
+        communicator: &mut Communicator,
+        meet: Meeting<'_>,
+        steps: Steps,
         run: &mut Run,
     ) -> Result<(), Box<dyn Error>>;
 

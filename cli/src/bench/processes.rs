@@ -7,6 +7,7 @@ use super::{
     hosts::Played,
     leaves::Leaves,
     link::Link,
+    pace::FREE,
     rank::{Subject, open_gate, serve},
 };
 use crate::{executable, launcher::cluster::Cluster};
@@ -82,6 +83,9 @@ pub(super) fn commands(
             command.env(ALLOCATED, "1");
         }
         command.env(IMPLEMENTATION, name(implementation));
+        if !bench.pins() {
+            command.env(FREE, "1");
+        }
         io::Result::Ok(command)
     };
     if bench.transport == Transport::Threads && played.is_none() {
@@ -124,13 +128,18 @@ fn implementation() -> Implementation {
     all.into_iter().find(|&implementation| name(implementation) == named).unwrap_or_default()
 }
 
+/// Puts this thread on the core of its rank, unless ranks may move.
+fn pin(rank: usize) -> io::Result<()> {
+    if env::var_os(FREE).is_some() { Ok(()) } else { thread_pool::pin(rank % cores()) }
+}
+
 /// Runs as rank `rank` of the group that `TF_CONFIG` describes, for the bench at `socket`.
 ///
 /// # Errors
 /// If the group is not formed, or the socket fails.
 pub fn bench_rank(rank: usize, socket: &Path) -> Result<(), Box<dyn Error>> {
     // Pins the thread before the group is formed, so that the group sees the cores of its members.
-    thread_pool::pin(rank % cores())?;
+    pin(rank)?;
     let mut group = ProcessGroup::builder(TfConfigClusterResolver::new()?)
         .options(CommunicationOptions::new().timeout(ANSWER)?)
         .timeout(ANSWER)?
@@ -150,7 +159,7 @@ pub fn bench_threads(ranks: usize, socket: &Path) -> Result<(), Box<dyn Error>> 
     thread::scope(|scope| {
         let threads = Communicator::threads(ranks).into_iter().map(|mut communicator| {
             scope.spawn(move || {
-                thread_pool::pin(communicator.rank() % cores())?;
+                pin(communicator.rank())?;
                 communicator.set_timeout(ANSWER).expect("a time that is not too long");
                 communicator.set_implementation(implementation());
                 let gate = open_gate(socket, communicator.rank())?;

@@ -9,10 +9,13 @@
 //!   answer is `ok`, or `none WHY` if the library has no such call.
 //! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.
 //!   The answer is `done CALLS CPU_SECONDS WRONG`, then the seconds of each call as a native `f64`.
+//! * `steps BATCHES TURN ROUNDS` fills all sets, makes `BATCHES` calls with each, one after another,
+//!   each after a computation of so many rounds, and checks each set. The answer is that of a run
+//!   with one call, whose time is the mean of a step.
 //!
 //! If a call fails, the rank answers `failed WHY` and ends. It also ends when the socket is closed.
 //!
-//! Before each call the ranks meet at the gate, a file beside the socket
+//! Before each call of a run, and once before steps, the ranks meet at the gate, a file beside the socket
 //! (`kernels/src/os/gate.rs`). It is no part of any library, so that no library's own barrier takes
 //! a part of the call's time. Without a gate they meet at the library's barrier.
 
@@ -23,7 +26,8 @@ use super::{
     leaves::{LeafBuffers, Leaves},
     limits,
     link::Link,
-    prepared::{Meeting, Prepared, Run, room},
+    pace::compute,
+    prepared::{Meeting, Prepared, Run, Steps, room},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType};
@@ -110,14 +114,22 @@ pub(super) fn serve(
                 }
                 writeln!(link, "ok")?;
             }
-            (["run", batches, turn], Some(prepared)) => {
+            (["run" | "steps", batches, turn, more @ ..], Some(prepared)) => {
                 let (Ok(batches), Ok(turn)) = (batches.parse(), turn.parse()) else { return Err(nonsense(&line)) };
+                let rounds: Option<u64> = match more {
+                    [] => None,
+                    [rounds, ..] => Some(rounds.parse().map_err(|_| nonsense(&line))?),
+                };
                 let mut run = Run { clock, seconds: Vec::new(), cpu_seconds: 0.0, wrong: 0 };
                 let meet = &mut |communicator: &mut Communicator| match &mut gate {
                     Some(gate) => Ok(gate.wait()?),
                     None => Ok(communicator.barrier()?),
                 };
-                if let Err(error) = prepared.run(&mut communicator, meet, batches, turn, &mut run) {
+                let measured = match rounds {
+                    None => prepared.run(&mut communicator, meet, batches, turn, &mut run),
+                    Some(rounds) => prepared.steps(&mut communicator, meet, Steps { batches, rounds, turn }, &mut run),
+                };
+                if let Err(error) = measured {
                     return writeln!(link, "failed {error}");
                 }
                 let mut answer =
@@ -281,6 +293,35 @@ impl<T: Small> Prepared for Buffers<T> {
             for (set, (_, recv)) in sets.iter().enumerate() {
                 run.wrong += tiles.wrong(recv, &layout.expect, turn + set);
             }
+        }
+        Ok(())
+    }
+
+    fn steps(
+        &mut self,
+        communicator: &mut Communicator,
+        meet: Meeting<'_>,
+        Steps { batches, rounds, turn }: Steps,
+        run: &mut Run,
+    ) -> Result<(), Box<dyn Error>> {
+        let Buffers { case, layout, tiles, counts, sets, .. } = self;
+        for (set, (send, recv)) in sets.iter_mut().enumerate() {
+            tiles.fill(send, &layout.send, turn + set);
+            tiles.fill(recv, &layout.recv, turn + set);
+        }
+        let before = run.cpu();
+        meet(communicator)?;
+        let begin = Instant::now();
+        for _ in 0..batches {
+            for (send, recv) in sets.iter_mut() {
+                compute(rounds);
+                as_call(case, communicator.rank(), counts, send, recv).make(communicator)?;
+            }
+        }
+        run.seconds.push(begin.elapsed().as_secs_f64() / (batches * sets.len()) as f64);
+        run.cpu_seconds += (run.cpu() - before) / (batches * sets.len()) as f64;
+        for (set, (_, recv)) in sets.iter().enumerate() {
+            run.wrong += tiles.wrong(recv, &layout.expect, turn + set);
         }
         Ok(())
     }

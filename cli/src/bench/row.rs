@@ -3,6 +3,7 @@
 use super::{
     case::{Case, Collective},
     group::Samples,
+    pace::Step,
 };
 use serde_json::{Value, json};
 use std::fmt;
@@ -31,6 +32,8 @@ pub struct Row {
     pub memory: &'static str,
     /// The call.
     pub case: Case,
+    /// The step that the call was a part of; `None` if calls came apart from each other.
+    pub step: Option<Step>,
     /// The measurements; `None` if the library is not installed or has no such call.
     pub figures: Option<Figures>,
     /// Whether the call took less time than the limit, which no call can: a fault of the bench.
@@ -40,8 +43,10 @@ pub struct Row {
 /// The measurements of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Median time of a call on its slowest rank, in microseconds.
+    /// Median time of a call on its slowest rank, in microseconds; of steps, that of turns.
     pub time_us_median: f64,
+    /// Mean time of a call on its slowest rank, or of a step, in microseconds.
+    pub time_us_mean: f64,
     /// The 99th percentile of that time.
     pub time_us_p99: f64,
     /// Mean CPU seconds of a call and the wait before it, of all ranks together.
@@ -56,10 +61,12 @@ impl Figures {
         let Samples { mut seconds, cpu_seconds, wrong } = samples;
         seconds.sort_by(f64::total_cmp);
         let calls = seconds.len();
+        let time_us_mean = 1e6 * seconds.iter().sum::<f64>() / calls as f64;
         // The smallest sample that at least `share` of all samples do not exceed.
         let quantile = |share: f64| 1e6 * seconds[((share * calls as f64).ceil() as usize).clamp(1, calls) - 1];
         Figures {
             time_us_median: quantile(0.5),
+            time_us_mean,
             time_us_p99: quantile(0.99),
             cpu_seconds: cpu_seconds / calls as f64,
             wrong,
@@ -82,9 +89,15 @@ impl Row {
         }
     }
 
-    /// Returns the bytes of the larger buffer divided by the median time, in GB/s.
+    /// Returns the time of the table, in microseconds: the median of calls, or the mean of steps.
+    pub fn time_us(&self) -> Option<f64> {
+        let Figures { time_us_median, time_us_mean, .. } = self.figures?;
+        Some(if self.step.is_some() { time_us_mean } else { time_us_median })
+    }
+
+    /// Returns the bytes of the larger buffer divided by the time, in GB/s.
     pub fn algbw(&self) -> Option<f64> {
-        self.figures.map(|figures| self.case.bytes() as f64 / figures.time_us_median / 1e3)
+        self.time_us().map(|time| self.case.bytes() as f64 / time / 1e3)
     }
 
     /// Returns the bandwidth that the links between the ranks must at least have had, in GB/s, as
@@ -95,7 +108,8 @@ impl Row {
 
     /// Returns the row as a JSON object. Absent values are null.
     pub fn json(&self) -> Value {
-        let Row { library, version, transport, barrier, round_trip_us, memory, case, figures, is_below_limit } = self;
+        let Row { library, version, transport, barrier, round_trip_us, memory, case, step, figures, is_below_limit } =
+            self;
         json!({
             "collective": case.collective.name(),
             "library": library,
@@ -109,7 +123,10 @@ impl Row {
             "barrier": barrier,
             "memory": memory,
             "in_place": case.in_place,
+            "step_us": step.map(|step| 1e6 * step.computes.as_secs_f64()),
+            "beside": step.map(|step| step.beside),
             "time_us_median": figures.map(|figures| figures.time_us_median),
+            "time_us_mean": figures.map(|figures| figures.time_us_mean),
             "time_us_p99": figures.map(|figures| figures.time_us_p99),
             "algbw_GBps": self.algbw(),
             "busbw_GBps": self.busbw(),
@@ -154,21 +171,25 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { library, version, transport, barrier, round_trip_us, case, figures, is_below_limit, .. } = self;
+        let Row { library, version, transport, barrier, round_trip_us, case, step, figures, is_below_limit, .. } = self;
         let version = version.as_deref().unwrap_or("-");
         let Case { collective, count, dtype, .. } = case;
         let op = if case.collective.kind().combines() { case.op.name() } else { "-" };
         let place = if case.in_place { "in" } else { "apart" };
         write!(f, "  {collective:<14} {:>10} {count:>10} {dtype:>5} {op:>7} {place:>5}  ", case.bytes())?;
         write!(f, "{library:<10} {version:<10} ")?;
-        let (Some(figures), Some(algbw), Some(busbw)) = (figures, self.algbw(), self.busbw()) else {
+        let (Some(figures), Some(time)) = (figures, self.time_us()) else {
             return f.write_str(transport);
         };
-        let Figures { time_us_median: time, time_us_p99: p99, wrong, .. } = figures;
+        let Figures { time_us_p99: p99, wrong, .. } = figures;
+        let [algbw, busbw] = [self.algbw(), self.busbw()].map(|bandwidth| bandwidth.unwrap_or(0.0));
         let trip = round_trip_us.map_or("-".to_owned(), |trip| format!("{trip:.3}"));
         write!(f, "{transport:<9} {time:>10.2} {p99:>10.2} {algbw:>8.2} {busbw:>8.2} {trip:>6} {wrong:>6}")?;
         if *barrier == Some("own") {
             f.write_str("  (its own barrier before calls)")?;
+        }
+        if let Some(step) = step {
+            write!(f, "  ({step})")?;
         }
         if *is_below_limit { f.write_str("  (faster than the limit: a fault of the bench)") } else { Ok(()) }
     }
@@ -197,7 +218,8 @@ mod tests {
                 in_place: false,
                 spread: 0,
             },
-            figures: Some(Figures { time_us_median, time_us_p99: 9.0, cpu_seconds: 0.0, wrong: 0 }),
+            step: None,
+            figures: Some(Figures { time_us_median, time_us_mean: 9.0, time_us_p99: 9.0, cpu_seconds: 0.0, wrong: 0 }),
             is_below_limit: false,
         };
         let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);

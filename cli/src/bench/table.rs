@@ -48,6 +48,10 @@ impl Table {
         let version = row.version.as_ref().map_or(String::new(), |version| format!(" {version}"));
         let barrier = if row.barrier == Some("own") { ", its own barrier before calls" } else { "" };
         let note = format!("# {}{version}: {}{barrier}", row.library, row.transport);
+        let step = row.step.map(|step| format!("# times: {step}"));
+        if let Some(step) = step.filter(|step| self.is_new(step)) {
+            line(&mut lines, &fold(&step, self.width));
+        }
         if self.is_new(&note) {
             line(&mut lines, &fold(&note, self.width));
         }
@@ -113,8 +117,8 @@ fn header(row: &Row) -> String {
 fn narrow(row: &Row) -> String {
     let Row { library, case, figures, round_trip_us, is_below_limit, .. } = row;
     let (collective, bytes) = (case.collective.name(), size(case.bytes()));
-    let (time, p99, wrong) =
-        figures.map_or((0.0, 0.0, 0), |figures| (figures.time_us_median, figures.time_us_p99, figures.wrong));
+    let time = row.time_us().unwrap_or(0.0);
+    let (p99, wrong) = figures.map_or((0.0, 0), |figures| (figures.time_us_p99, figures.wrong));
     let busbw = row.busbw().unwrap_or(0.0);
     let trip = round_trip_us.map_or("-".to_owned(), |trip| format!("{trip:.3}"));
     let fault = if *is_below_limit { "\n    (faster than the limit: a fault of the bench)" } else { "" };
@@ -143,7 +147,13 @@ mod tests {
             in_place: false,
             spread: 0,
         };
-        let figures = Figures { time_us_median: 123_456.789, time_us_p99: 654_321.0, cpu_seconds: 1.0, wrong: 0 };
+        let figures = Figures {
+            time_us_median: 123_456.789,
+            time_us_mean: 200_000.0,
+            time_us_p99: 654_321.0,
+            cpu_seconds: 1.0,
+            wrong: 0,
+        };
         Row {
             library: library.to_owned(),
             version: Some("5.0.10".to_owned()),
@@ -152,6 +162,7 @@ mod tests {
             barrier: Some("own"),
             memory: "slice",
             case: case.with_bytes(bytes),
+            step: None,
             figures: why.is_none().then_some(figures),
             is_below_limit: false,
         }

@@ -3,7 +3,7 @@
 use super::{Problem, number, show::Show, terminal, writable};
 use crate::{
     bench::{
-        Bench, BenchError, Memory, Rival, Row, Table, Transport, bench_rank, bench_threads,
+        Bench, BenchError, Memory, Rival, Row, Step, Table, Transport, bench_rank, bench_threads, busy as busy_beside,
         case::Collective,
         coordinator::{bench_role, coordinator},
         limits::{Limit, cores, limits},
@@ -110,6 +110,15 @@ struct Collectives {
     /// both, and `loop` a loop `sum[i] += leaf[i]` over as many leaves, without a reduction
     #[arg(long, value_name = "L", conflicts_with = "hosts", value_parser = number::<usize>(1..=usize::MAX))]
     leaves: Option<usize>,
+    /// Measure steps instead of single calls: a computation of so many microseconds, then the call,
+    /// one after another, without a gate; 0: calls back to back. The ranks may move between cores.
+    /// `time` is the mean of all steps, `p99` the slowest turn's mean
+    #[arg(long, value_name = "MICROSECONDS", value_delimiter = ',', conflicts_with_all = ["hosts", "leaves", "in_place", "plot"], value_parser = number::<u64>(0..=1_000_000))]
+    step: Vec<u64>,
+    /// Measure steps beside so many busy processes, which compute all the time: those of --step, or
+    /// calls back to back
+    #[arg(long, value_name = "N", conflicts_with_all = ["hosts", "leaves", "in_place", "plot"], value_parser = number::<usize>(0..=256))]
+    beside: Option<usize>,
     /// Other subjects to measure, in turn with consonance: intelmpi, mpich, openmpi, gloo, each of
     /// the newest version that is found; build:PATH is another build of this command; one_shot and
     /// two_shot are consonance with that algorithm of all-reduce at all sizes; limit is a copy of
@@ -297,6 +306,13 @@ pub(crate) fn role() -> i32 {
     }
 }
 
+/// Runs as a busy process, and returns the exit status of the command.
+pub(crate) fn busy_process() -> i32 {
+    let Err(error) = busy_beside();
+    eprintln!("consonance bench: {error}");
+    1
+}
+
 /// Runs as all ranks, and returns the exit status of the command.
 pub(crate) fn threads(arguments: &Threads) -> i32 {
     match bench_threads(arguments.ranks, &arguments.socket) {
@@ -309,7 +325,7 @@ pub(crate) fn threads(arguments: &Threads) -> i32 {
 }
 
 fn collectives(arguments: Collectives) -> Result<(), Problem> {
-    let Collectives { collectives, sizes, call, hosts, leaves, vs, python: pythons, time, json, wide, plot: file } =
+    let Collectives { collectives, sizes, call, hosts, leaves, step, beside, vs, python, time, json, wide, plot: file } =
         arguments;
     let Call { ranks, transport, dtype, op, memory, in_place, spread } = call;
     let ranks = ranks.saturating_mul(hosts.map_or(1, NonZeroUsize::get));
@@ -324,6 +340,12 @@ fn collectives(arguments: Collectives) -> Result<(), Problem> {
     // Fails before anything is measured if the file cannot be written. The file stays open: if it
     // is a pipe, its reader sees the end only once the picture has been written.
     let _open = file.as_deref().map(|path| writable(path).map_err(|error| cannot(path, error))).transpose()?;
+    let back_to_back = step.is_empty() && beside.is_some();
+    let steps = step
+        .into_iter()
+        .chain(back_to_back.then_some(0))
+        .map(|micros| Step { computes: Duration::from_micros(micros), beside: beside.unwrap_or(0) });
+    let steps = steps.collect();
     let bench = Bench {
         collectives,
         ranks,
@@ -336,8 +358,9 @@ fn collectives(arguments: Collectives) -> Result<(), Problem> {
         in_place,
         spread,
         leaves,
+        steps,
         rivals,
-        pythons,
+        pythons: python,
         limit,
         time,
     };

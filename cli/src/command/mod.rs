@@ -66,6 +66,8 @@ enum Command {
     #[command(hide = true)]
     BenchThreads(bench::Threads),
     #[command(hide = true)]
+    BenchBusy,
+    #[command(hide = true)]
     BenchWorker(bench::Worker),
     #[command(hide = true)]
     BenchRole,
@@ -262,6 +264,7 @@ fn carry_out(command: Command) -> i32 {
         Command::Tune(tune) => status_of("consonance", tune.run()),
         Command::BenchRank(rank) => bench::rank(&rank),
         Command::BenchThreads(threads) => bench::threads(&threads),
+        Command::BenchBusy => bench::busy_process(),
         Command::BenchWorker(worker) => bench::worker(&worker),
         Command::BenchRole => bench::role(),
         Command::Counted(counted) => count(&counted),

@@ -10,6 +10,7 @@ use super::{
     case::{Case, Collective},
     group::{Failure, Group},
     hosts::Played,
+    pace::FREE,
     processes,
     tile::{Habit, Layout, PERIOD, Segment, Small, Tiles},
 };
@@ -102,11 +103,17 @@ impl Rival {
         let ranks = bench.ranks;
         let (commands, version) = match self {
             Rival::Mpi(mpi) => {
-                let (command, version) = self.mpi(*mpi, machine, ranks, played, directory)?;
+                let (mut command, version) = self.mpi(*mpi, machine, ranks, played, directory)?;
+                if !bench.pins() {
+                    command.env(FREE, "1");
+                }
                 (vec![command], Some(version))
             }
             Rival::Gloo | Rival::Ours(_) if played.is_some() => {
                 return Err(Failure::Unsupported("measured on one host alone".to_owned()));
+            }
+            Rival::Gloo if !bench.pins() => {
+                return Err(Failure::Unsupported("measured apart from steps: Python computes otherwise".to_owned()));
             }
             Rival::Gloo => {
                 let (python, version) = machine.gloo().ok_or_else(|| self.absent())?;
