@@ -264,7 +264,6 @@ fn tensor(array: &Array<i64>) -> Result<Tensor> {
 
 /// The declarations that closures use.
 struct Declared {
-    variables: [ShardedVariable; 3],
     weigh: UpdateFunction<1>,
     datasets: [PerWorkerDataset<i64>; 2],
 }
@@ -272,7 +271,8 @@ struct Declared {
 /// Runs the steps on a worker.
 fn run(
     worker: &WorkerContext<'_>,
-    Declared { variables, weigh, datasets }: &Declared,
+    variables: &[ShardedVariable],
+    Declared { weigh, datasets }: &Declared,
     acts: &[Act],
     numbers: Vec<i64>,
 ) -> Result<Vec<i64>> {
@@ -305,7 +305,7 @@ fn run(
                 }
             }
             Act::Function(row, own) => {
-                let [_, matrix, slot] = variables;
+                let [_, matrix, slot] = variables else { unreachable!("three variables") };
                 match row {
                     None => worker.update(weigh, matrix, [slot], &tensor(&whole(1, number(&numbers, own)))?)?,
                     Some(row) => {
@@ -334,9 +334,12 @@ fn failures(error: Error) -> Vec<(usize, Why)> {
     failures.iter().map(|failure| (failure.number as usize, why(&failure.error))).collect()
 }
 
-/// The function of the program. Its argument is the number of the closure, the results that it
-/// needs, and the value for its worker.
-type Run = Function<((u64, Vec<i64>), Vec<i64>), Vec<i64>>;
+/// The argument of a closure: its number, the variables, the results that it needs, and the value
+/// for its worker.
+type Given = (((u64, Vec<ShardedVariable>), Vec<i64>), Vec<i64>);
+
+/// The function of the program.
+type Run = Function<Given, Vec<i64>>;
 
 /// Plays a program on threads.
 fn play(program: &Program, order: Order) -> Result<Outcome> {
@@ -367,9 +370,9 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
     });
     let datasets = [first?, second?];
     let function: Run = coordinator.function("run", {
-        let declared = Declared { variables: variables.clone(), weigh, datasets };
-        move |worker, ((closure, needed), own): ((u64, Vec<i64>), Vec<i64>)| {
-            run(worker, &declared, &all[closure as usize].acts, [needed, own].concat())
+        let declared = Declared { weigh, datasets };
+        move |worker, (((closure, variables), needed), own): Given| {
+            run(worker, &variables, &declared, &all[closure as usize].acts, [needed, own].concat())
         }
     })?;
     let mut results: Vec<RemoteValue<Vec<i64>>> = Vec::new();
@@ -377,7 +380,7 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
     for call in program.calls.iter().chain([&Call::Join, &Call::Read(0), &Call::Read(1), &Call::Read(2)]) {
         match call {
             Call::Schedule(steps) => {
-                let number = Argument::from(results.len() as u64);
+                let number = Argument::from((results.len() as u64, variables.to_vec()));
                 let argument = match steps.needs {
                     None => number.and(Vec::new()),
                     Some(needed) => number.and(&results[needed]),

@@ -1,7 +1,7 @@
 //! Parameter servers, played by threads.
 
 use consonance::{
-    ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, Result, Tensor,
+    ClusterCoordinator, DType, Error, IndexedSlices, Nest, ParameterServerStrategy, Result, ShardedVariable, Tensor,
     dataset::{self, InputContext},
     parameter_server::{Argument, FixedShardsPartitioner, OnError, Order, PerWorker},
 };
@@ -387,5 +387,89 @@ fn data_sets_and_values_of_others_are_refused() -> Result<()> {
     for late in [numbers(&coordinator).map(drop), zeros(&coordinator).map(drop)] {
         assert!(matches!(late, Err(Error::WrongContext { .. })));
     }
+    Ok(())
+}
+
+/// A place in a variable, or in each of several.
+#[derive(Nest)]
+struct Places {
+    rows: Tensor,
+    of: Option<ShardedVariable>,
+    more: Vec<(ShardedVariable, i64)>,
+}
+
+#[test]
+fn variables_are_arguments_and_results_of_closures() -> Result<()> {
+    let builder = ParameterServerStrategy::builder_of_threads(2, 2).partitioner(FixedShardsPartitioner::new(2)?);
+    let strategy = builder.build()?;
+    let [first, second] = [[1i64, 2, 3], [10, 20, 30]].map(|values| strategy.variable(|| Tensor::from(values)));
+    let (first, second) = (first?, second?);
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let read = coordinator.function("read", |worker, variable: ShardedVariable| worker.read(&variable))?;
+    let add = coordinator.function("add", |worker, places: Places| {
+        for (variable, number) in &places.more {
+            worker.assign_add(variable, &Tensor::from([*number; 3]))?;
+        }
+        places.of.map(|variable| worker.lookup(&variable, &places.rows)).transpose()
+    })?;
+    // Of two variables, that whose first element is greater.
+    let greater = coordinator.function("greater", |worker, (left, right): (ShardedVariable, ShardedVariable)| {
+        let element = |of: &ShardedVariable| worker.read_rows(of, 0..1)?.into_vec::<i64>();
+        Ok(if element(&left)? > element(&right)? { left } else { right })
+    })?;
+    assert_eq!(coordinator.schedule(&read, &second)?.fetch(LIMIT)?, Tensor::from([10i64, 20, 30]));
+    assert_eq!(coordinator.schedule(&read, first.clone())?.fetch(LIMIT)?, Tensor::from([1i64, 2, 3]));
+    let rows = Tensor::from([2i64, 0]);
+    let more = vec![(first.clone(), 100), (second.clone(), 1), (first.clone(), 1000)];
+    let added = coordinator.schedule(&add, Places { rows, of: Some(second.clone()), more })?;
+    assert_eq!(added.fetch(LIMIT)?, Some(Tensor::from([31i64, 11])));
+    // A result refers to a variable of the chief, and is an argument as it is.
+    let found = coordinator.schedule(&greater, Argument::from(&first).and(&second))?;
+    let value = coordinator.schedule(&read, &found)?;
+    assert_eq!(value.fetch(LIMIT)?, Tensor::from([1101i64, 1102, 1103]));
+    let found = found.fetch(LIMIT)?;
+    assert_eq!(found.shards(), first.shards());
+    found.assign(&Tensor::from([7i64, 7, 7]))?;
+    assert_eq!(first.read()?, Tensor::from([7i64, 7, 7]));
+    // Each worker gets the variable that is meant for it.
+    let own = PerWorker(vec![first.clone(), second.clone()]);
+    let own = (0..20).map(|_| coordinator.schedule(&read, own.clone())).collect::<Result<Vec<_>>>()?;
+    for value in own {
+        let value = value.fetch(LIMIT)?;
+        assert!(value == Tensor::from([7i64, 7, 7]) || value == Tensor::from([11i64, 21, 31]), "{value:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn variables_of_another_strategy_are_no_arguments() -> Result<()> {
+    let strategy = ParameterServerStrategy::builder_of_threads(2, 1).on_error(OnError::Continue).build()?;
+    let own = strategy.variable(|| Tensor::from(1i64))?;
+    let elsewhere = ParameterServerStrategy::threads(2, 1)?;
+    let other = elsewhere.variable(|| Tensor::from(1i64))?;
+    // No other variable has its number.
+    let beyond = elsewhere.variable(|| Tensor::from(1i64))?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let read = coordinator.function("read", |worker, all: Vec<ShardedVariable>| worker.read(&all[0]))?;
+    let give = coordinator.function("give", {
+        let other = other.clone();
+        move |_, number: u8| Ok((number, other.clone()))
+    })?;
+    let refused = |error: Error, path: &str| {
+        let Error::InvalidCall { call, argument, .. } = &error else { panic!("{error}") };
+        assert_eq!((*call, &argument[..]), ("ClusterCoordinator::schedule", path));
+    };
+    for wrong in [&other, &beyond] {
+        let mixed = vec![own.clone(), wrong.clone()];
+        refused(coordinator.schedule(&read, mixed.clone()).unwrap_err(), "value/1");
+        let each = PerWorker(vec![vec![own.clone()], mixed]);
+        refused(coordinator.schedule(&read, each).unwrap_err(), "value/1");
+    }
+    let failed = coordinator.schedule(&give, 1)?.fetch(LIMIT);
+    let Err(Error::Closures { failures, .. }) = failed else { panic!("{failed:?}") };
+    let Error::InvalidCall { argument, .. } = &failures[0].error else { panic!("{}", failures[0]) };
+    assert_eq!(argument, "value/1");
+    // Nothing else has become of it.
+    assert_eq!(coordinator.schedule(&read, vec![own.clone()])?.fetch(LIMIT)?, Tensor::from(1i64));
     Ok(())
 }

@@ -1,11 +1,14 @@
 //! Arguments of closures.
 
-use super::{chief::Chief, remote_value::RemoteValue, schedule::Part};
-use crate::{Error, Nest, Result, value::nest::sent};
+use super::{chief::Chief, remote_value::RemoteValue, schedule::Part, variable::ShardedVariable};
+use crate::{
+    Error, Nest, Result,
+    value::nest::sent::{self, Reference},
+};
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-/// The argument of a closure: a value, the result of another closure, a value for each worker, or
-/// several of these.
+/// The argument of a closure: a value, a variable, the result of another closure, a value for each
+/// worker, or several of these.
 ///
 /// ```
 /// use consonance::{ClusterCoordinator, ParameterServerStrategy, parameter_server::Argument};
@@ -22,6 +25,8 @@ pub struct Argument<A> {
     parts: Result<Vec<Part>>,
     /// The chiefs of the results among them.
     chiefs: Vec<Arc<Chief>>,
+    /// The references to variables among them.
+    references: Vec<Reference>,
     types: PhantomData<fn(A)>,
 }
 
@@ -41,14 +46,20 @@ pub struct PerWorker<A>(pub Vec<A>);
 
 impl<A> Argument<A> {
     fn of(part: Result<Part>) -> Argument<A> {
-        Argument { parts: part.map(|part| vec![part]), chiefs: Vec::new(), types: PhantomData }
+        let parts = part.map(|part| vec![part]);
+        Argument { parts, chiefs: Vec::new(), references: Vec::new(), types: PhantomData }
     }
 
     /// Adds a second argument.
     pub fn and<B>(self, other: impl Into<Argument<B>>) -> Argument<(A, B)> {
         let other = other.into();
         let parts = self.parts.and_then(|parts| Ok([parts, other.parts?].concat()));
-        Argument { parts, chiefs: [self.chiefs, other.chiefs].concat(), types: PhantomData }
+        Argument {
+            parts,
+            chiefs: [self.chiefs, other.chiefs].concat(),
+            references: [self.references, other.references].concat(),
+            types: PhantomData,
+        }
     }
 
     /// Returns the parts, for this chief.
@@ -63,6 +74,7 @@ impl<A> Argument<A> {
             ));
         }
         let parts = self.parts.map_err(|error| error.of_call(call))?;
+        chief.program.known.check_references(call, &self.references)?;
         for part in &parts {
             match part {
                 Part::PerWorker(values) if values.len() != workers => {
@@ -85,7 +97,15 @@ impl Argument<()> {
 
 impl<A: Nest> From<A> for Argument<A> {
     fn from(value: A) -> Argument<A> {
-        Argument::of(sent::to_bytes(value).map(|bytes| Part::Bytes(bytes.into())))
+        let mut references = Vec::new();
+        let bytes = bytes(value, &mut references);
+        Argument { references, ..Argument::of(bytes.map(|bytes| Part::Bytes(bytes.into()))) }
+    }
+}
+
+impl From<&ShardedVariable> for Argument<ShardedVariable> {
+    fn from(variable: &ShardedVariable) -> Argument<ShardedVariable> {
+        variable.clone().into()
     }
 }
 
@@ -97,9 +117,17 @@ impl<A> From<&RemoteValue<A>> for Argument<A> {
 
 impl<A: Nest> From<PerWorker<A>> for Argument<A> {
     fn from(values: PerWorker<A>) -> Argument<A> {
-        let bytes: Result<Vec<Vec<u8>>> = values.0.into_iter().map(sent::to_bytes).collect();
-        Argument::of(bytes.map(|bytes| Part::PerWorker(bytes.into())))
+        let mut references = Vec::new();
+        let all: Result<Vec<Vec<u8>>> = values.0.into_iter().map(|value| bytes(value, &mut references)).collect();
+        Argument { references, ..Argument::of(all.map(|all| Part::PerWorker(all.into()))) }
     }
+}
+
+/// Returns the bytes of a value, and adds its references.
+fn bytes<A: Nest>(value: A, references: &mut Vec<Reference>) -> Result<Vec<u8>> {
+    let (bytes, own) = sent::to_bytes(value)?;
+    references.extend(own);
+    Ok(bytes)
 }
 
 impl<A> fmt::Debug for Argument<A> {

@@ -215,7 +215,7 @@ impl WorkerContext<'_> {
     }
 
     fn check(&self, call: &'static str, variable: &ShardedVariable) -> Result<()> {
-        check_own(call, "variable", &self.known.variables, variable)
+        check_own(call, "variable", &self.known.variables, &variable.layout)
     }
 
     /// Checks an update by a function, and returns the variable and its slots.
@@ -232,7 +232,7 @@ impl WorkerContext<'_> {
         let mut variables = vec![of.clone()];
         for (place, slot) in slots.into_iter().enumerate() {
             let argument = format!("slots[{place}]");
-            check_own(call, &argument, &self.known.variables, slot)?;
+            check_own(call, &argument, &self.known.variables, &slot.layout)?;
             if !slot.layout.is_beside(of) {
                 return Err(Error::invalid(call, argument, "a variable beside the other one", slot.layout.spec()));
             }

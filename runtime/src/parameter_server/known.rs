@@ -3,14 +3,16 @@
 use super::{
     kept::{Kept, Named},
     update_function::{DeclaredUpdate, UpdateFunction},
-    variable::Layout,
+    variable::{Accessed, Layout, check_own},
 };
-use crate::{Error, Result};
-use std::sync::Arc;
+use crate::{Error, Result, value::nest::sent::Reference};
+use std::sync::{Arc, Weak};
 
 /// The declarations that closures use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
+    /// The strategy of this process.
+    pub(super) strategy: Weak<dyn Accessed>,
     /// The number of workers.
     pub(super) workers: usize,
     pub(super) update_functions: Vec<DeclaredUpdate>,
@@ -22,9 +24,28 @@ pub(super) struct Known {
 }
 
 impl Known {
+    pub(super) fn new(strategy: Weak<dyn Accessed>, workers: usize) -> Known {
+        Known {
+            strategy,
+            workers,
+            update_functions: Vec::new(),
+            variables: Vec::new(),
+            datasets: Vec::new(),
+            worker_values: Vec::new(),
+        }
+    }
+
     /// Makes the state of a worker that has run nothing.
     pub(super) fn kept(&self) -> Kept {
         Kept::new(self.datasets.len(), self.worker_values.len())
+    }
+
+    /// Checks that a nest refers to variables of this program alone.
+    pub(super) fn check_references(&self, call: &'static str, references: &[Reference]) -> Result<()> {
+        references.iter().try_for_each(|reference| {
+            let variable = reference.to.downcast_ref::<Layout>().expect("nests refer to variables");
+            check_own(call, &reference.path.to_string(), &self.variables, variable)
+        })
     }
 
     /// Checks that an update function is one of this program.

@@ -75,6 +75,7 @@ mod schedule;
 mod worker;
 mod kept;
 mod known;
+mod reference;
 mod server;
 mod tables;
 mod effect;

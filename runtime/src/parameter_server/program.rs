@@ -6,11 +6,16 @@ use super::{
     kept::Named,
     known::Known,
     update_function::{DeclaredUpdate, UpdateFunction},
-    variable::Layout,
+    variable::{Accessed, Layout},
 };
 use crate::{Error, Nest, Result, Tensor, value::nest::sent};
 use consonance_spec::{Partitioner, RefusedPartition, RoundRobin};
-use std::{any::type_name, fmt, marker::PhantomData, sync::Arc};
+use std::{
+    any::type_name,
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Weak},
+};
 
 /// A function of the program, which workers run: see
 /// [`ClusterCoordinator::function`](super::ClusterCoordinator::function). A clone is the same
@@ -46,10 +51,10 @@ pub(super) struct Declared {
 type Run = dyn Fn(&WorkerContext<'_>, &[u8]) -> Result<Vec<u8>> + Send + Sync;
 
 impl Program {
-    pub(super) fn new(workers: usize, servers: usize) -> Program {
+    pub(super) fn new(strategy: Weak<dyn Accessed>, workers: usize, servers: usize) -> Program {
         Program {
             functions: Vec::new(),
-            known: Known { workers, ..Known::default() },
+            known: Known::new(strategy, workers),
             parts: vec![Vec::new(); servers],
             values: vec![Vec::new(); servers],
             round: RoundRobin::new(servers),
@@ -71,7 +76,9 @@ impl Program {
         }
         let name: Arc<str> = name.into();
         let run = move |worker: &WorkerContext<'_>, argument: &[u8]| {
-            sent::to_bytes(run(worker, sent::from_bytes(argument)?)?)
+            let (bytes, references) = sent::to_bytes(run(worker, sent::from_bytes(argument, worker.known)?)?)?;
+            worker.known.check_references("ClusterCoordinator::function", &references)?;
+            Ok(bytes)
         };
         let (argument, result) = (type_name::<A>(), type_name::<R>());
         self.functions.push(Declared { name: name.clone(), argument, result, run: Arc::new(run) });

@@ -54,7 +54,7 @@ impl<R: Nest> RemoteValue<R> {
             None => self.chief.wait(call, timeout, Awaits::Each, |_| self.slot.outcome.get().cloned())?,
         };
         match outcome {
-            Outcome::Ready(bytes) => sent::from_bytes(&bytes),
+            Outcome::Ready(bytes) => sent::from_bytes(&bytes, &self.chief.program.known),
             Outcome::Failed(failure) => Err(Error::Closures { call, failures: vec![failure] }),
             Outcome::Cancelled(cause) => Err(Error::WrongContext {
                 call,

@@ -87,7 +87,8 @@ impl Inner {
             Phase::Failed(error) => return Err(error.clone()),
             Phase::Declares(program) => {
                 self.check_chief(call)?;
-                mem::replace(program, Program::new(0, 1))
+                let strategy = program.known.strategy.clone();
+                mem::replace(program, Program::new(strategy, 0, 1))
             }
         };
         match self.played.start(call, program, &self.options.terms()) {

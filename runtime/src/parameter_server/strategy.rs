@@ -14,7 +14,7 @@ use crate::{
 use consonance_spec::{OnError, Order, Partitioner, Updates};
 use std::{
     fmt, mem,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -152,7 +152,7 @@ impl ParameterServerStrategy {
         let inner = &self.owner.0;
         let call = "ParameterServerStrategy::slot";
         let layout = inner.declare(call, |program| {
-            check_own(call, "of", &program.known.variables, of)?;
+            check_own(call, "of", &program.known.variables, &of.layout)?;
             program.slot(&of.layout, &value(), |server| inner.played.plays(server))
         })?;
         Ok(ShardedVariable { layout, strategy: of.strategy.clone() })
@@ -328,9 +328,11 @@ impl ParameterServerBuilder {
         }
         check_timeout(call, options.limits.timeout)?;
         check_timeout(call, options.limits.closure_timeout)?;
-        let state = Mutex::new(Phase::Declares(Program::new(workers, servers)));
-        let inner = Inner { played, workers, servers, options, state };
-        Ok(ParameterServerStrategy { owner: Arc::new(Owner(Arc::new(inner))) })
+        let inner = Arc::new_cyclic(|inner: &Weak<Inner>| {
+            let state = Mutex::new(Phase::Declares(Program::new(inner.clone(), workers, servers)));
+            Inner { played, workers, servers, options, state }
+        });
+        Ok(ParameterServerStrategy { owner: Arc::new(Owner(inner)) })
     }
 }
 

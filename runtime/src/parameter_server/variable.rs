@@ -5,6 +5,7 @@ use consonance_spec::Shards;
 use std::{
     fmt,
     ops::Range,
+    ptr,
     sync::{Arc, Weak},
 };
 
@@ -18,6 +19,27 @@ use std::{
 /// In [`Order::Arrival`](super::Order::Arrival) the chief reads the newest values, and changes them
 /// at once. In [`Order::Scheduled`](super::Order::Scheduled) each of these methods ends the window
 /// and waits for all closures, so that its place among them is fixed.
+///
+/// It is a [nest](crate::Nest) without leaves. A closure gets it as an argument, or as a part of
+/// one, and otherwise captures it:
+///
+/// ```
+/// use consonance::{ClusterCoordinator, ParameterServerStrategy, ShardedVariable, Tensor};
+/// use std::time::Duration;
+/// let strategy = ParameterServerStrategy::threads(2, 1)?;
+/// let totals = [strategy.variable(|| Tensor::from(0i64))?, strategy.variable(|| Tensor::from(0i64))?];
+/// let coordinator = ClusterCoordinator::new(&strategy);
+/// let add = coordinator.function("add", |worker, (total, number): (ShardedVariable, i64)| {
+///     worker.assign_add(&total, &Tensor::from(number))
+/// })?;
+/// # if !strategy.is_chief() { return strategy.serve(); }
+/// for number in 0..10 {
+///     coordinator.schedule(&add, (totals[number as usize % 2].clone(), number))?;
+/// }
+/// coordinator.join(Duration::from_secs(60))?;
+/// assert_eq!(totals[1].read()?, Tensor::from(25i64));
+/// # Ok::<(), consonance::Error>(())
+/// ```
 ///
 /// ```
 /// use consonance::{ParameterServerStrategy, Tensor, parameter_server::FixedShardsPartitioner};
@@ -190,13 +212,8 @@ impl Layout {
 }
 
 /// Checks that a variable is one of these, which are those of a program.
-pub(super) fn check_own(
-    call: &'static str,
-    argument: &str,
-    own: &[Arc<Layout>],
-    variable: &ShardedVariable,
-) -> Result<()> {
-    match own.get(variable.layout.number).is_some_and(|own| Arc::ptr_eq(own, &variable.layout)) {
+pub(super) fn check_own(call: &'static str, argument: &str, own: &[Arc<Layout>], variable: &Layout) -> Result<()> {
+    match own.get(variable.number).is_some_and(|own| ptr::eq(&**own, variable)) {
         true => Ok(()),
         false => Err(Error::invalid(call, argument, "one of this strategy", "one of another strategy")),
     }

@@ -2,7 +2,8 @@
 
 use crate::driver::{self, Job, LONG, Signal};
 use consonance::{
-    ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, Result, Tensor, TfConfigClusterResolver,
+    ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, Result, ShardedVariable, Tensor,
+    TfConfigClusterResolver,
     parameter_server::{FixedShardsPartitioner, OnError, Order},
 };
 use std::{
@@ -15,7 +16,8 @@ use std::{
 const ROWS: usize = 64;
 
 /// Plays the role of the process. Words: the window, or 0 for the order of arrival; the time in
-/// milliseconds in which a closure must end; and `other` for a program that differs.
+/// milliseconds in which a closure must end; and `other` for a program with another variable, or
+/// `captures` for one whose function gets no variable as an argument.
 ///
 /// The chief obeys: `schedule COUNT`, `join`, `read`, `end`, and `all`, to schedule closures until
 /// each worker has run one. It says what comes of it.
@@ -32,13 +34,17 @@ pub(crate) fn serves(words: &[&str]) -> Result<()> {
         .build()?;
     let total = strategy.variable(|| Tensor::from(0i64))?;
     let table = strategy.variable(|| Tensor::zeros(DType::I64, [ROWS]))?;
-    if !kind.is_empty() {
+    if kind == ["other"] {
         strategy.variable(|| Tensor::from(0.5f32))?;
     }
     let coordinator = ClusterCoordinator::new(&strategy);
+    if kind == ["captures"] {
+        coordinator.function("count", |worker, _: u64| Ok(worker.worker_index() as u64))?;
+        return strategy.serve();
+    }
     let count = coordinator.function("count", {
-        let (total, table) = (total.clone(), table.clone());
-        move |worker, number: u64| {
+        let table = table.clone();
+        move |worker, (total, number): (ShardedVariable, u64)| {
             let row = (number as usize % ROWS) as i64;
             worker.assign_add(&total, &Tensor::from(1i64))?;
             let ones = Tensor::from([1i64, 1]);
@@ -51,6 +57,7 @@ pub(crate) fn serves(words: &[&str]) -> Result<()> {
         driver::say("serves");
         return strategy.serve().inspect(|()| driver::say("served"));
     }
+    let schedule = |number: u64| coordinator.schedule(&count, (total.clone(), number));
     let mut number = 0;
     loop {
         let heard = driver::hear();
@@ -58,7 +65,7 @@ pub(crate) fn serves(words: &[&str]) -> Result<()> {
         match words[..] {
             ["schedule", count_of] => {
                 for _ in 0..driver::number(count_of) {
-                    coordinator.schedule(&count, number)?;
+                    schedule(number)?;
                     number += 1;
                 }
                 driver::say("scheduled");
@@ -66,8 +73,8 @@ pub(crate) fn serves(words: &[&str]) -> Result<()> {
             ["all"] => {
                 let mut ran = BTreeSet::new();
                 while ran.len() < strategy.num_workers() {
-                    ran.insert(coordinator.schedule(&count, number)?.fetch(LONG / 2)?);
-                    let more = (0..20).map(|_| coordinator.schedule(&count, number)).collect::<Result<Vec<_>>>()?;
+                    ran.insert(schedule(number)?.fetch(LONG / 2)?);
+                    let more = (0..20).map(|_| schedule(number)).collect::<Result<Vec<_>>>()?;
                     for closure in more {
                         ran.insert(closure.fetch(LONG / 2)?);
                     }
@@ -230,15 +237,21 @@ fn a_lost_chief_ends_all_others() {
 /// Programs that differ do not meet, and both sides say in what.
 #[test]
 fn different_programs_do_not_meet() {
-    let mut job = Job::with_servers(1, 1);
-    job.launch(0, "serves 0 20000");
-    job.launch(1, "serves 0 20000 other");
-    job.launch(2, "serves 0 20000");
-    job.of(1).expect("serves");
-    job.of(2).expect("serves");
-    job.of(0).tell("schedule 1");
-    let failed = job.of(1).expect("failed");
-    assert!(failed.starts_with("Meeting") && failed.contains("variable 2: f32[]"), "{failed}");
+    for (kind, declared) in [("other", "variable 2: f32[]"), ("captures", "function \"count\": u64 -> u64")] {
+        let mut job = Job::with_servers(1, 1);
+        job.launch(0, "serves 0 20000");
+        job.launch(1, &format!("serves 0 20000 {kind}"));
+        job.launch(2, "serves 0 20000");
+        job.of(2).expect("serves");
+        job.of(0).tell("schedule 1");
+        let failed = loop {
+            let line = job.of(1).line();
+            if line != "serves" {
+                break line;
+            }
+        };
+        assert!(failed.starts_with("failed Meeting") && failed.contains(declared), "{failed}");
+    }
 }
 
 /// A process of no role, or of a cluster without servers, is refused.

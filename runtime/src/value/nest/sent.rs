@@ -4,13 +4,14 @@ use super::{Nest, Path};
 use crate::{DType, Error, IndexedSlices, Result, Tensor, error::NEST};
 use consonance_kernels::memory::HostMemory;
 use consonance_spec::for_each_dtype;
-use std::{any::Any, fmt, io};
+use std::{any::Any, fmt, io, sync::Arc};
 
 /// The bytes of nests, one after the other.
 #[doc(hidden)]
 #[derive(Clone, Debug, Default)]
 pub struct NestWriter {
     bytes: Vec<u8>,
+    references: Vec<Reference>,
 }
 
 /// The rest of the bytes of nests.
@@ -18,24 +19,35 @@ pub struct NestWriter {
 #[derive(Debug)]
 pub struct NestReader<'b> {
     bytes: &'b [u8],
+    /// The declarations of this process to which nests refer.
+    known: Option<&'b dyn Any>,
 }
 
-/// Returns a nest as bytes.
+/// A reference of a nest to a declaration, which does not travel: all processes have it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    /// Its path in the nest.
+    pub(crate) path: Path,
+    /// The declaration of this process.
+    pub(crate) to: Arc<dyn Any + Send + Sync>,
+}
+
+/// Returns a nest as bytes, and its references, which the caller checks.
 ///
 /// # Errors
 /// [`Error::InvalidCall`] for a value that cannot be sent.
-pub(crate) fn to_bytes<N: Nest>(mut nest: N) -> Result<Vec<u8>> {
+pub(crate) fn to_bytes<N: Nest>(mut nest: N) -> Result<(Vec<u8>, Vec<Reference>)> {
     let mut writer = NestWriter::default();
     nest.write(&Path::default(), &mut writer)?;
-    Ok(writer.bytes)
+    Ok((writer.bytes, writer.references))
 }
 
-/// Makes a nest of its bytes.
+/// Makes a nest of its bytes. It refers to declarations among those that are known.
 ///
 /// # Errors
 /// [`Error::System`] if they are not those of such a nest, and nothing else.
-pub(crate) fn from_bytes<N: Nest>(bytes: &[u8]) -> Result<N> {
-    let mut reader = NestReader { bytes };
+pub(crate) fn from_bytes<N: Nest>(bytes: &[u8], known: &dyn Any) -> Result<N> {
+    let mut reader = NestReader { bytes, known: Some(known) };
     let nest = N::read(&mut reader)?;
     if reader.bytes.is_empty() { Ok(nest) } else { Err(malformed("bytes are left over")) }
 }
@@ -68,6 +80,12 @@ impl NestWriter {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Writes the number of a declaration.
+    pub(crate) fn reference(&mut self, number: usize, path: &Path, to: Arc<dyn Any + Send + Sync>) {
+        self.number(number as u64);
+        self.references.push(Reference { path: path.clone(), to });
+    }
+
     /// # Errors
     /// [`Error::InvalidCall`] for a tensor outside of host memory.
     pub(crate) fn tensor(&mut self, tensor: &Tensor) -> Result<()> {
@@ -93,7 +111,12 @@ impl NestWriter {
 
 impl<'b> NestReader<'b> {
     pub(crate) fn new(bytes: &'b [u8]) -> NestReader<'b> {
-        NestReader { bytes }
+        NestReader { bytes, known: None }
+    }
+
+    /// Returns the declarations of this process, if they are known and of this type.
+    pub(crate) fn known<K: Any>(&self) -> Option<&'b K> {
+        self.known?.downcast_ref()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -238,6 +261,15 @@ mod tests {
     use crate::Nest;
     use quickcheck::quickcheck;
     use std::collections::BTreeMap;
+
+    /// Returns the bytes of a nest without references.
+    fn to_bytes<N: Nest>(nest: N) -> Result<Vec<u8>> {
+        super::to_bytes(nest).map(|(bytes, _)| bytes)
+    }
+
+    fn from_bytes<N: Nest>(bytes: &[u8]) -> Result<N> {
+        super::from_bytes(bytes, &())
+    }
 
     #[derive(Clone, Debug, Nest, PartialEq)]
     struct Step {
