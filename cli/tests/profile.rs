@@ -242,5 +242,17 @@ fn closures_of_workers_and_requests_of_servers_are_on_the_timeline() {
     };
     let closures = of("worker 0", "step") + of("worker 1", "step");
     assert!(closures > 0 && of("ps 0", "stage") >= closures && of("ps 0", "commit") > 0, "{:?}", timeline.processes);
-    assert_eq!(of("chief", "step"), 0);
+    assert!(of("chief", "commit") > 0 && of("chief", "step") == 0, "{:?}", timeline.processes);
+    // Processes have the names of their roles, and tracks of a server those of its readers.
+    let tracks: BTreeSet<(&str, &str)> = timeline
+        .names
+        .iter()
+        .map(|(track, name)| (timeline.processes[&track.0].split(" (pid ").next().expect("a role"), &name[..]))
+        .collect();
+    for role in ["ps 0: chief", "ps 0: worker 0", "ps 0: worker 1"] {
+        assert!(tracks.contains(&("ps 0", role)), "{tracks:?}");
+    }
+    assert!(tracks.contains(&("worker 1", "main")), "{tracks:?}");
+    assert!(tracks.iter().any(|&(process, _)| process == "chief"), "{tracks:?}");
+    assert!(!tracks.iter().any(|(_, track)| track.contains("replica")), "{tracks:?}");
 }

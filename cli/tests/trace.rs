@@ -9,8 +9,10 @@ use consonance_kernels::{
 use consonance_spec::{Kind, Signature};
 use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
     env,
     io::{self, BufRead, BufReader, Read},
+    path::Path,
     process::{self, Child, ChildStdout, Command, Output, Stdio},
     sync::Arc,
     thread,
@@ -155,6 +157,90 @@ fn a_stopped_process_is_reported_as_stopped() {
     }
     let json: Value = serde_json::from_str(&report(pid, &["--json"])).expect("JSON");
     assert_eq!(json[0]["ranks"][1]["state"], "stopped");
+    signal("-CONT");
+}
+
+/// A launch of a chief, a server and workers, which ends when this is dropped.
+struct Roles {
+    launch: Child,
+    /// The process ids, by role.
+    pids: BTreeMap<String, u32>,
+    _output: BufReader<ChildStdout>,
+}
+
+impl Roles {
+    fn start() -> Roles {
+        let example = Path::new(CONSONANCE).with_file_name("examples").join("recommender");
+        assert!(example.exists(), "cargo test --workspace builds {}", example.display());
+        let script = format!("echo pid $$; exec {} --undisturbed --epochs 100000", example.display());
+        let mut command = Command::new(CONSONANCE);
+        command.args(["run", "--chief", "--ps", "1", "-n", "2", "--", "sh", "-c", &script]).env_remove("TF_CONFIG");
+        let mut launch = command.stdout(Stdio::piped()).spawn().expect("the launcher runs");
+        let mut output = BufReader::new(launch.stdout.take().expect("a pipe"));
+        let mut pids = BTreeMap::new();
+        while pids.len() < 4 {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).expect("a line"), 0, "the launch ended");
+            if let Some((role, pid)) = line.trim_end().split_once("] pid ") {
+                pids.insert(role.trim_start_matches('[').to_owned(), pid.parse().expect("a pid"));
+            }
+        }
+        Roles { launch, pids, _output: output }
+    }
+}
+
+impl Drop for Roles {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.launch.id().to_string()).status();
+        let _ = self.launch.wait();
+    }
+}
+
+#[test]
+fn processes_with_parameter_servers_show_roles_and_links() {
+    let roles = Roles::start();
+    let [chief, server, first, second] = ["chief", "ps 0", "worker 0", "worker 1"].map(|role| roles.pids[role]);
+    let until = |pid: u32, expected: &str| {
+        let begin = Instant::now();
+        // Before they have met they share no memory.
+        while trace(pid, &[]).stdout != expected.as_bytes() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?} is not {expected}", trace(pid, &[]));
+            thread::yield_now();
+        }
+    };
+    until(
+        server,
+        &format!(
+            "ps 0, process {server}, has links to\n  chief, process {chief}: orders, shards\n  \
+             worker 0, process {first}: shards\n  worker 1, process {second}: shards\n"
+        ),
+    );
+    until(
+        chief,
+        &format!(
+            "chief, process {chief}, has links to\n  ps 0, process {server}: orders, shards\n  \
+             worker 0, process {first}: orders\n  worker 1, process {second}: orders\n"
+        ),
+    );
+    let json: Value = serde_json::from_str(&report(first, &["--json"])).expect("JSON");
+    let of = |role: &str, pid: u32, carries: &[&str]| {
+        json!({ "role": role, "process": pid, "state": "running", "carries": carries })
+    };
+    let links = [of("ps 0", server, &["shards"]), of("chief", chief, &["orders"])];
+    assert_eq!(json, json!([{ "role": "worker 0", "process": first, "state": "running", "links": links }]));
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, &second.to_string()]).status().expect("a shell's tool");
+        assert!(status.success());
+    };
+    signal("-STOP");
+    until(
+        server,
+        &format!(
+            "ps 0, process {server}, has links to\n  chief, process {chief}: orders, shards\n  \
+             worker 0, process {first}: shards\n  \
+             worker 1, process {second}, is stopped by a signal or a debugger: shards\n"
+        ),
+    );
     signal("-CONT");
 }
 

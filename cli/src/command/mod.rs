@@ -9,6 +9,7 @@ mod terminal;
 #[cfg(target_os = "linux")]
 mod tune;
 #[cfg(target_os = "linux")]
+mod links;
 mod trace;
 #[cfg(target_os = "linux")]
 mod soak;

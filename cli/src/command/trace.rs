@@ -1,6 +1,6 @@
-//! `consonance trace`: the last calls of the ranks of a process's groups.
+//! `consonance trace`: the last calls of the ranks of a process's groups, and the roles of its links.
 
-use super::{number, terminal};
+use super::{links::Links, number, terminal};
 use consonance::raw::EXTENSIONS;
 use consonance_kernels::{
     os::process_state::{ProcessState, process_state},
@@ -24,6 +24,9 @@ use std::io;
 /// A line says whether the process of a rank is stopped or has ended. Another says for which ranks
 /// a rank waits: those that have begun no call of the number of the call that it is in. Groups that
 /// were split off count their own calls, so that this line can be wrong while ranks use several.
+///
+/// Processes with parameter servers are in no such groups. The report has the role of the process
+/// and those that it has links to: a link carries the chief's orders, or the shards of a server.
 #[derive(clap::Args)]
 pub(crate) struct Trace {
     /// Process id
@@ -32,7 +35,7 @@ pub(crate) struct Trace {
     /// Number of calls to show of each rank, up to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u8>(1..=CALLS))]
     calls: u8,
-    /// Write a JSON list of groups
+    /// Write a JSON list of groups and roles
     #[arg(long)]
     json: bool,
 }
@@ -55,13 +58,16 @@ impl Trace {
         if inspections.is_empty() {
             return Err(format!("process {pid} shares no memory: it is in no group of several processes"));
         }
+        let links = Links::of(pid, &inspections);
+        let groups = inspections.iter().filter(|group| group.title.is_none());
         if json {
-            let groups: Vec<Value> = inspections.iter().map(|group| group_json(group, calls.into())).collect();
+            let groups = groups.map(|group| group_json(group, calls.into()));
+            let groups: Vec<Value> = groups.chain(links.iter().map(Links::json)).collect();
             println!("{:#}", Value::from(groups));
             return Ok(());
         }
-        for inspection in &inspections {
-            print!("{}", terminal::fit(&text(inspection, calls.into())));
+        for report in groups.map(|group| text(group, calls.into())).chain(links.iter().map(Links::text)) {
+            print!("{}", terminal::fit(&report));
         }
         Ok(())
     }
@@ -93,7 +99,7 @@ fn text(inspection: &Inspection, calls: usize) -> String {
 }
 
 /// Returns the words about the state of a process that does not run.
-fn words(state: ProcessState) -> &'static str {
+pub(super) fn words(state: ProcessState) -> &'static str {
     match state {
         ProcessState::Running => "",
         ProcessState::Stopped => ", is stopped by a signal or a debugger",
@@ -126,11 +132,7 @@ fn group_json(Inspection { group, ranks, .. }: &Inspection, calls: usize) -> Val
 
 fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
     let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
-    let state = rank.process.map(|process| match process_state(process) {
-        ProcessState::Running => "running",
-        ProcessState::Stopped => "stopped",
-        ProcessState::Gone => "gone",
-    });
+    let state = rank.process.map(state);
     json!({
         "rank": rank.rank,
         "process": rank.process,
@@ -138,6 +140,15 @@ fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
         "waits_for": awaited(rank, ranks),
         "calls": last.iter().map(call_json).collect::<Vec<_>>(),
     })
+}
+
+/// Returns the name of the state of a process.
+pub(super) fn state(process: u32) -> &'static str {
+    match process_state(process) {
+        ProcessState::Running => "running",
+        ProcessState::Stopped => "stopped",
+        ProcessState::Gone => "gone",
+    }
 }
 
 fn call_json(entry: &Entry) -> Value {

@@ -16,7 +16,8 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-/// The name of the segment's file in `/proc`. The file is in no directory.
+/// The name of the segment's file in `/proc`. The file is in no directory. The file of a link has a
+/// longer one.
 pub(super) const NAME: &str = "consonance";
 
 /// The number of bytes that are reserved at a time. Some systems (Linux until 2024) stop a
@@ -32,20 +33,20 @@ pub(super) fn identity(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Makes a file that has no name and can be sealed.
-pub(super) fn memory_file() -> Result<OwnedFd, Errno> {
+/// Makes a file that is in no directory and can be sealed. The name is shown in `/proc`.
+pub(super) fn memory_file(name: &str) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Some systems refuse a file that could be made executable. Linux before 6.3 does not know the
     // flag.
-    match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         file => file,
     }
 }
 
 /// Makes a file of this size, in whose pages nothing is reserved.
-pub(super) fn sized_file(bytes: usize) -> Result<OwnedFd, SegmentError> {
-    let file = memory_file().map_err(cannot("make an anonymous file"))?;
+pub(super) fn sized_file(name: &str, bytes: usize) -> Result<OwnedFd, SegmentError> {
+    let file = memory_file(name).map_err(cannot("make an anonymous file"))?;
     let size = bytes as u64;
     // Growing a file over this limit raises a signal that ends the process.
     if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < size) {

@@ -237,7 +237,7 @@ mod tests {
         let shape = Shape::new(2, Shape::STAGING_BYTES).unwrap();
         let layout = Layout::new(shape);
         // The file ends within the first heap: no byte beyond its end can be reserved.
-        let file = memory_file().unwrap();
+        let file = memory_file("heap").unwrap();
         rustix::fs::ftruncate(&file, (layout.heaps().start + 5 * HUGE_PAGE) as u64).unwrap();
         rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
         let segment =

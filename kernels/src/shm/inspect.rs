@@ -8,6 +8,7 @@ use super::{
     group_id::GroupId,
     layout::{Header, Layout, Shape},
     segment::Segment,
+    title::LinkTitle,
 };
 use crate::sync::watch;
 use consonance_spec::Extension;
@@ -27,6 +28,8 @@ pub struct Inspection {
     pub group: GroupId,
     /// The size of its segment.
     pub shape: Shape,
+    /// Its title, if the group is a link that a report found by its file.
+    pub title: Option<LinkTitle>,
     /// Its ranks, in order.
     pub ranks: Vec<RankCalls>,
 }
@@ -57,14 +60,15 @@ impl Segment {
         let mut inspections = Vec::new();
         for entry in fs::read_dir(&folder).map_err(cannot(cannot_list()))? {
             let path = entry.map_err(cannot(cannot_list()))?.path();
-            let Some(file) = open_segment(&path).map_err(cannot(format!("look at the open files of process {pid}")))?
+            let Some((file, title)) =
+                open_segment(&path).map_err(cannot(format!("look at the open files of process {pid}")))?
             else {
                 continue;
             };
             let status = rustix::fs::fstat(&file).map_err(cannot("read the number of a segment's file"))?;
             // A process may have several descriptors of the same file.
             if seen.insert((status.st_dev, status.st_ino)) {
-                inspections.push(inspect_file(&file)?);
+                inspections.push(Inspection { title, ..inspect_file(&file)? });
             }
         }
         Ok(inspections)
@@ -74,23 +78,27 @@ impl Segment {
     pub fn look(&self) -> Inspection {
         let ranks = 0..self.shape.ranks();
         let ranks = ranks.map(|rank| RankCalls::read(rank, self.call_log(rank))).collect();
-        Inspection { group: self.id, shape: self.shape, ranks }
+        Inspection { group: self.id, shape: self.shape, title: None, ranks }
     }
 }
 
-/// Opens the file of a process's descriptor; `None` if the file does not have the name of segments,
-/// or is gone.
-fn open_segment(descriptor: &Path) -> io::Result<Option<OwnedFd>> {
+/// Opens the file of a process's descriptor, which may have the title of a link; `None` if the file
+/// does not have the name of segments, or is gone.
+fn open_segment(descriptor: &Path) -> io::Result<Option<(OwnedFd, Option<LinkTitle>)>> {
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
-    let is_segment = |target: &Path| target.as_os_str() == format!("/memfd:{NAME} (deleted)").as_str();
-    match fs::read_link(descriptor) {
-        Ok(target) if is_segment(&target) => {}
-        Ok(_) => return Ok(None),
+    let target = match fs::read_link(descriptor) {
+        Ok(target) => target,
         Err(error) => return gone(error),
+    };
+    let name = target.to_str().and_then(|target| target.strip_prefix("/memfd:")?.strip_suffix(" (deleted)"));
+    let title = name.and_then(LinkTitle::in_file_name);
+    if title.is_none() && name != Some(NAME) {
+        return Ok(None);
     }
     // If it is another kind of file after all, the open does not block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(descriptor, flags, Mode::empty()).map(Some).or_else(|error| gone(error.into()))
+    let file = rustix::fs::open(descriptor, flags, Mode::empty());
+    file.map(|file| Some((file, title))).or_else(|error| gone(error.into()))
 }
 
 fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
@@ -112,7 +120,7 @@ fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
     };
     let ranks = (0..shape.ranks()).map(read).collect();
     watch::unmap(map.as_ptr());
-    Ok(Inspection { group, shape, ranks })
+    Ok(Inspection { group, shape, title: None, ranks })
 }
 
 impl RankCalls {

@@ -42,6 +42,8 @@ mod header;
 #[cfg(target_os = "linux")]
 mod file;
 #[cfg(target_os = "linux")]
+mod title;
+#[cfg(target_os = "linux")]
 mod fork_mark;
 #[cfg(target_os = "linux")]
 mod views;
@@ -90,4 +92,5 @@ pub use {
     published::{Published, PublishedView, Reading},
     segment::Segment,
     shared_file::SharedFile,
+    title::LinkTitle,
 };

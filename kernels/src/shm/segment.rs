@@ -4,7 +4,7 @@ use super::{
     account::Account,
     call_log::CallLog,
     error::{SegmentError, cannot},
-    file::{SEALS, check_seals, check_size, identity, read_header, reserve, sized_file},
+    file::{NAME, SEALS, check_seals, check_size, identity, read_header, reserve, sized_file},
     fork_mark::ForkMark,
     group_id::GroupId,
     layout::{self, Area, Header, Layout, Shape},
@@ -14,6 +14,7 @@ use super::{
     measured::Measured,
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
+    title::LinkTitle,
     views::AreaLocals,
 };
 use crate::{
@@ -83,8 +84,21 @@ impl Segment {
     /// [`SegmentError::System`] if the system gives no file of this size (limits on the size of
     /// files, on open files), no memory, or no addresses.
     pub fn create_on(shape: Shape, id: GroupId, cores: usize) -> Result<Segment, SegmentError> {
+        Segment::create_named(NAME, shape, id, cores)
+    }
+
+    /// Makes the segment of a link, as [`create_on`](Segment::create_on). The name of its file has
+    /// the title.
+    ///
+    /// # Errors
+    /// As [`create_on`](Segment::create_on).
+    pub fn create_link(title: &LinkTitle, shape: Shape, id: GroupId, cores: usize) -> Result<Segment, SegmentError> {
+        Segment::create_named(&title.file_name(), shape, id, cores)
+    }
+
+    fn create_named(name: &str, shape: Shape, id: GroupId, cores: usize) -> Result<Segment, SegmentError> {
         let layout = Layout::new(shape);
-        let file = sized_file(layout.size)?;
+        let file = sized_file(name, layout.size)?;
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
         let tuning = tuning::for_ranks(shape.ranks(), cores);
         let header = Header::new(id, shape, &tuning).to_bytes();

@@ -1,7 +1,7 @@
 use super::{
     Area, GroupId, RankCalls, Segment, SegmentError, Shape,
     call_log::{Entry, Outcome},
-    file::{SEALS, in_pieces, memory_file},
+    file::{NAME, SEALS, in_pieces, memory_file},
     layout::{HEADER_BYTES, Header, Layout},
     mapping::PAGE,
 };
@@ -65,7 +65,7 @@ fn system(error: SegmentError) -> String {
 
 /// Returns a sealed file of this size that begins with these bytes.
 fn sealed(size: u64, start: &[u8], seals: SealFlags) -> OwnedFd {
-    let file = memory_file().unwrap();
+    let file = memory_file(NAME).unwrap();
     rustix::fs::ftruncate(&file, size).unwrap();
     rustix::io::pwrite(&file, start, 0).unwrap();
     rustix::fs::fcntl_add_seals(&file, seals).unwrap();
@@ -482,7 +482,7 @@ fn a_file_with_only_the_name_of_a_segment_is_not_inspected() {
             drop(file);
             foreign(&error).0
         };
-        assert_eq!(wrong(memory_file().unwrap()), "seals");
+        assert_eq!(wrong(memory_file(NAME).unwrap()), "seals");
         assert_eq!(wrong(sealed(size, &[], SEALS)), "magic number");
         assert_eq!(wrong(sealed(size - 1, &header, SEALS)), "size");
         assert_eq!(wrong(sealed(0, &[], SEALS)), "magic number");

@@ -5,6 +5,7 @@ use super::{
     role::{host_of, is_on_this_host},
 };
 use crate::{Error, Result};
+use std::fmt;
 
 /// The tasks of a cluster with parameter servers, and which of them this process is.
 #[derive(Clone, Debug)]
@@ -112,6 +113,16 @@ impl ServerRoles {
     pub(crate) fn job(&self) -> String {
         let tasks = [&self.chief].into_iter().chain(&self.workers).chain(&self.servers);
         tasks.map(RoleTask::described).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Chief => f.write_str("chief"),
+            Place::Worker(worker) => write!(f, "worker {worker}"),
+            Place::Server(server) => write!(f, "ps {server}"),
+        }
     }
 }
 

@@ -96,7 +96,7 @@ impl Others {
         }
         for worker in 0..workers {
             let others = self.clone();
-            spawn("consonance-chief", move || others.attend_worker(worker, deadline))?;
+            spawn(&format!("chief: {}", Place::Worker(worker)), move || others.attend_worker(worker, deadline))?;
         }
         self.wait_for(|state| state.servers.iter().all(|server| server.link.is_some()))?;
         let generation = self.lock().generation.clone();

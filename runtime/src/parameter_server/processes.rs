@@ -48,8 +48,10 @@ pub(super) struct Ends {
     job: String,
     own: String,
     peer: String,
-    /// The number of the peer in its job.
-    index: usize,
+    /// The processes: this one, and the peer.
+    places: [Place; 2],
+    /// A word for what goes over the link.
+    carries: String,
 }
 
 /// A process of a cluster, and its role.
@@ -151,7 +153,7 @@ impl Process {
             for reader in iter::once(Place::Chief).chain((0..program.known.workers).map(Place::Worker)) {
                 let (process, program, shards) = (self.clone(), program.clone(), shards.clone());
                 let (past, failed, generation) = (past.clone(), failed.clone(), generation.clone());
-                spawn("consonance-ps", move || {
+                spawn(&format!("{}: {reader}", Place::Server(server)), move || {
                     while !past.has_ended() {
                         let file = match shards.file() {
                             Ok(file) => Some(file),
@@ -223,7 +225,13 @@ impl Process {
     /// Returns the ends of the link on which the chief gives its orders to another process.
     pub(super) fn door(&self, peer: Place) -> Ends {
         let name = |place| self.0.task(place).described();
-        Ends { job: self.0.job(), own: name(self.0.own()), peer: name(peer), index: index(peer) }
+        Ends {
+            job: self.0.job(),
+            own: name(self.0.own()),
+            peer: name(peer),
+            places: [self.0.own(), peer],
+            carries: "orders".to_owned(),
+        }
     }
 
     /// Returns the ends of the link on which a reader and a server speak of shards. This process is
@@ -232,16 +240,18 @@ impl Process {
         let name = |place| self.0.task(place).described();
         let job = format!("{}\ngeneration {}", self.0.job(), generation.number);
         let (reads, player) = (name(reader), generation.players[server]);
-        let serves = match player == server {
-            true => name(Place::Server(server)),
+        let (serves, carries) = match player == server {
+            true => (name(Place::Server(server)), "shards".to_owned()),
             false => {
                 let lost = &self.0.task(Place::Server(server)).name;
-                format!("{} in the place of {lost}", name(Place::Server(player)))
+                let serves = format!("{} in the place of {lost}", name(Place::Server(player)));
+                (serves, format!("shards of {}", Place::Server(server)))
             }
         };
+        let player = Place::Server(player);
         match self.0.own() == reader {
-            true => Ends { job, own: reads, peer: serves, index: player },
-            false => Ends { job, own: serves, peer: reads, index: index(reader) },
+            true => Ends { job, own: reads, peer: serves, places: [reader, player], carries },
+            false => Ends { job, own: serves, peer: reads, places: [player, reader], carries },
         }
     }
 
@@ -254,11 +264,19 @@ impl Process {
         program: &Program,
         deadline: Instant,
     ) -> Result<Met> {
-        let Ends { job, own: own_name, peer: peer_name, index } = ends;
-        let options = PairOptions { job: &job, own: &own_name, peer: &peer_name, gives };
+        let Ends { job, own: own_name, peer: peer_name, places, carries } = ends;
+        let [own_role, peer_role] = places.map(|place| place.to_string());
+        let options = PairOptions {
+            job: &job,
+            own: &own_name,
+            peer: &peer_name,
+            roles: [&own_role, &peer_role],
+            carries: &carries,
+            gives,
+        };
         let mut pair = Pair::meet(options, deadline)?;
         let given = pair.take_given();
-        let link = Link::over(pair, &peer_name, index);
+        let link = Link::over(pair, &peer_name, index(places[1]));
         let lines = program.lines();
         let mut own = message::request(message::PROGRAM);
         lines.iter().for_each(|line| own.text(line));

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     DType, Error, Result, Tensor,
     nest::{NestReader, NestWriter},
+    profile::{Event, Name, RequestRecord, Span, is_on},
     value::nest::sent::malformed,
 };
 use consonance_kernels::{
@@ -98,6 +99,20 @@ impl Tables {
     /// # Errors
     /// As [`call`](Self::call), of the first server.
     pub(super) fn call_each_until(&self, requests: &[(usize, Vec<u8>)], deadline: Instant) -> Result<()> {
+        let span = is_on().then(|| {
+            let kind = requests.first().and_then(|(_, request)| NestReader::new(request).number().ok());
+            let bytes = requests.iter().map(|(_, request)| request.len() as u64).sum();
+            let request = RequestRecord { name: Name::of(kind.map_or("", message::name)), bytes, failed: false };
+            (Span::begin(0, 1, Event::Request(request)), request)
+        });
+        let called = self.call_all(requests, deadline);
+        if let Some((span, request)) = span {
+            span.end(Event::Request(RequestRecord { failed: called.is_err(), ..request }));
+        }
+        called
+    }
+
+    fn call_all(&self, requests: &[(usize, Vec<u8>)], deadline: Instant) -> Result<()> {
         let links: Vec<_> = requests.iter().map(|&(server, _)| self.servers[server].link()).collect();
         let asked: Vec<Result<()>> =
             links.iter().zip(requests).map(|(link, (_, request))| link.begin(request)).collect();

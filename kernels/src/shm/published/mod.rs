@@ -45,6 +45,9 @@ use std::{
 /// The seals of a file that its owner alone writes, by the mapping that it has.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
+/// The name of the file in `/proc`. It is not that of a segment.
+const NAME: &str = "consonance shards";
+
 /// The number of copies that a reader makes before it gives up. A part that is written this often
 /// is better read by its owner.
 const TRIES: usize = 8;
@@ -131,7 +134,7 @@ impl Published {
     /// addresses, or cannot keep others from writing (Linux before 5.1).
     pub fn create(parts: &[(DType, usize)]) -> Result<Published, SegmentError> {
         let places = Places::of(parts)?;
-        let file = sized_file(places.bytes)?;
+        let file = sized_file(NAME, places.bytes)?;
         let bytes = places.bytes;
         reserve(&file, 0..bytes).map_err(cannot(format!("reserve {bytes} bytes of shared memory")))?;
         let memory = Arc::new(Mapped::new(Mapping::new(file.as_fd(), bytes), places)?);

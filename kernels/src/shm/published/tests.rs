@@ -242,11 +242,11 @@ fn refused(file: OwnedFd) -> &'static str {
 fn other_files_are_refused() {
     let bytes = Places::of(&PARTS).unwrap().bytes;
     let sealed = |bytes, seals| {
-        let file = sized_file(bytes).unwrap();
+        let file = sized_file(NAME, bytes).unwrap();
         rustix::fs::fcntl_add_seals(&file, seals).unwrap();
         file
     };
-    assert_eq!(refused(sized_file(bytes).unwrap()), "seals");
+    assert_eq!(refused(sized_file(NAME, bytes).unwrap()), "seals");
     for seal in SEALS.difference(SealFlags::SEAL).iter() {
         assert_eq!(refused(sealed(bytes, SEALS.difference(seal))), "seals", "without {seal:?}");
     }
@@ -262,7 +262,7 @@ fn other_files_are_refused() {
 #[test]
 fn a_false_owner_makes_no_invalid_element() {
     let parts = [(DType::Bool, 300)];
-    let file = sized_file(Places::of(&parts).unwrap().bytes).unwrap();
+    let file = sized_file(NAME, Places::of(&parts).unwrap().bytes).unwrap();
     rustix::io::pwrite(&file, &[0xfe; 300], 128).unwrap();
     rustix::io::pwrite(&file, &[0xff], 130).unwrap();
     rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();

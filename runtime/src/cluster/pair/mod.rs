@@ -22,7 +22,7 @@ use consonance_kernels::{
         process_state::{ProcessState, process_state},
         thread_pool::cores_of,
     },
-    shm::{GroupId, Segment, Shape, SharedFile},
+    shm::{GroupId, LinkTitle, Segment, Shape, SharedFile},
 };
 use std::{
     fmt, io,
@@ -58,6 +58,10 @@ pub(crate) struct PairOptions<'a> {
     pub(crate) own: &'a str,
     /// The task of its peer.
     pub(crate) peer: &'a str,
+    /// The roles of this process and of its peer, as reports have them.
+    pub(crate) roles: [&'a str; 2],
+    /// A word for what goes over the pair.
+    pub(crate) carries: &'a str,
     /// The file that this process gives to its peer.
     pub(crate) gives: Option<SharedFile>,
 }
@@ -81,11 +85,13 @@ impl Pair {
     /// If both have the same name.
     pub(crate) fn meet(options: PairOptions<'_>, deadline: Instant) -> Result<Pair> {
         options::settle(CALL)?;
-        let PairOptions { job, own, peer, gives } = options;
+        let PairOptions { job, own, peer, roles, carries, gives } = options;
         assert_ne!(own, peer, "a process forms no pair with itself");
         let rank = usize::from(own > peer);
         let tasks = [own.min(peer), own.max(peer)].map(str::to_owned);
         let text = ["a pair of", job, &tasks[0], &tasks[1]].map(str::to_owned);
+        let roles = [roles[rank], roles[1 - rank]].map(str::to_owned);
+        let title = LinkTitle { roles, carries: carries.to_owned() };
         let listening = MeetingOptions {
             digest: job_digest(&text),
             layout: Segment::LAYOUT,
@@ -98,8 +104,8 @@ impl Pair {
             meeting.give(file);
         }
         let create = |group: &Group, processes: &[u32]| {
-            let segment = Shape::new(2, STAGING_BYTES)
-                .and_then(|shape| Segment::create_on(shape, GroupId::from_bytes(group.id), cores_of(processes)));
+            let (id, cores) = (GroupId::from_bytes(group.id), cores_of(processes));
+            let segment = Shape::new(2, STAGING_BYTES).and_then(|shape| Segment::create_link(&title, shape, id, cores));
             segment.map_err(io::Error::other)?.file().try_clone_to_owned()
         };
         let formed = meeting.form(deadline, Duration::ZERO, create, |_| ());

@@ -36,7 +36,7 @@ fn job() -> String {
 }
 
 fn meet(job: &str, own: &str, peer: &str) -> Result<Pair> {
-    Pair::meet(PairOptions { job, own, peer, gives: None }, soon())
+    Pair::meet(PairOptions { job, own, peer, roles: ["own", "peer"], carries: "orders", gives: None }, soon())
 }
 
 fn recv(pair: &Pair) -> Result<u64> {
@@ -119,7 +119,14 @@ fn child() {
     let published = Published::create(&PARTS).unwrap();
     published.write(0, |elements| elements.into_mut_slice().unwrap().fill(number));
     loop {
-        let options = PairOptions { job, own, peer, gives: Some(published.file().unwrap()) };
+        let options = PairOptions {
+            job,
+            own,
+            peer,
+            roles: ["own", "peer"],
+            carries: "orders",
+            gives: Some(published.file().unwrap()),
+        };
         let pair = match Pair::meet(options, soon()) {
             Ok(pair) => pair,
             Err(error) => return say(kind(&error)),
@@ -264,13 +271,30 @@ fn a_loss_disturbs_no_other_pair_of_a_process() {
 #[test]
 fn an_absent_peer_is_named_at_the_deadline() {
     let job = job();
-    let options = PairOptions { job: &job, own: "chief[0]", peer: "ps[1]", gives: None };
+    let options = PairOptions {
+        job: &job,
+        own: "chief[0]",
+        peer: "ps[1]",
+        roles: ["own", "peer"],
+        carries: "orders",
+        gives: None,
+    };
     let error = Pair::meet(options, Instant::now() + Duration::from_millis(30)).unwrap_err();
     let Error::Meeting { task, missing, problem, .. } = &error else { panic!("{error:?}") };
     assert_eq!((task.as_str(), &missing[..]), ("chief[0]", &[1][..]));
     assert!(problem.contains("ps[1]"), "{problem}");
     // The name is free again.
-    let error = Pair::meet(PairOptions { job: &job, own: "chief[0]", peer: "ps[1]", gives: None }, Instant::now());
+    let error = Pair::meet(
+        PairOptions {
+            job: &job,
+            own: "chief[0]",
+            peer: "ps[1]",
+            roles: ["own", "peer"],
+            carries: "orders",
+            gives: None,
+        },
+        Instant::now(),
+    );
     assert!(matches!(error, Err(Error::Meeting { missing, .. }) if missing == [1]));
 }
 
@@ -290,7 +314,14 @@ fn a_name_is_taken_once() {
 fn pairs_of_other_jobs_do_not_meet() {
     let (job, other) = (job(), job());
     let _other = Process::start(&other, "worker[0]", "chief[0]", 1);
-    let options = PairOptions { job: &job, own: "chief[0]", peer: "worker[0]", gives: None };
+    let options = PairOptions {
+        job: &job,
+        own: "chief[0]",
+        peer: "worker[0]",
+        roles: ["own", "peer"],
+        carries: "orders",
+        gives: None,
+    };
     let error = Pair::meet(options, Instant::now() + Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, Error::Meeting { missing, .. } if missing == [1]));
 }
