@@ -369,13 +369,15 @@ impl Chief {
 
     /// Commits effects at their servers, in this order.
     fn commit(&self, effects: &[Effects]) -> Result<()> {
+        let mut begun = message::request(message::COMMIT);
+        begun.number(self.lock().schedule.first_open_attempt());
         let mut requests: Vec<(usize, NestWriter)> = Vec::new();
         for effects in effects {
             for &server in &effects.servers {
                 let at = match requests.iter().position(|&(other, _)| other == server) {
                     Some(at) => at,
                     None => {
-                        requests.push((server, message::request(message::COMMIT)));
+                        requests.push((server, begun.clone()));
                         requests.len() - 1
                     }
                 };

@@ -36,7 +36,9 @@
 //! (`COMMIT`): all of them, in one order. So an attempt commits as a whole or not at all. If the
 //! worker is lost before the chief has its answer, the closure runs again, as another attempt, and
 //! what the lost one has staged is dropped when that one commits. If the worker is lost after it,
-//! its effects are at the servers.
+//! its effects are at the servers. Each `COMMIT` has the number of the first attempt that may still
+//! commit. Servers forget those before it, also such as a worker stages that goes on after it was
+//! taken for lost.
 //!
 //! **Update functions** run at the servers, when the effects commit, on copies of the rows that
 //! change. A closure that reads what it has updated runs the function itself.

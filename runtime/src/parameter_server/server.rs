@@ -34,9 +34,18 @@ pub(super) struct Server {
     slots: Vec<usize>,
     /// Excludes changes of shards from each other: an update function reads and writes.
     changes: Mutex<()>,
-    /// The effects of the newest attempt to run each closure. They commit when the chief says so,
-    /// and are forgotten when it commits another attempt or says that the closure has failed.
-    staged: Mutex<HashMap<u64, (u64, Vec<Piece>)>>,
+    staged: Mutex<Staged>,
+}
+
+/// The effects that have not committed.
+#[derive(Debug, Default)]
+struct Staged {
+    /// Those of the newest attempt to run each closure. They commit when the chief says so, and are
+    /// forgotten when it commits another attempt or says that the closure has failed.
+    of: HashMap<u64, (u64, Vec<Piece>)>,
+    /// The number of the first attempt that may still commit. What one before it has left, or
+    /// brings later, is forgotten: its worker was taken for lost.
+    first: u64,
 }
 
 impl Server {
@@ -102,21 +111,28 @@ impl Server {
                 let pieces = self.pieces(from)?;
                 let mut staged = self.lock();
                 // The request of an attempt that was given up may come after that of the next one.
-                if staged.get(&attempt.number).is_none_or(|&(id, _)| id < attempt.id) {
-                    staged.insert(attempt.number, (attempt.id, pieces));
+                let is_newest = staged.of.get(&attempt.number).is_none_or(|&(id, _)| id < attempt.id);
+                if is_newest && attempt.id >= staged.first {
+                    staged.of.insert(attempt.number, (attempt.id, pieces));
                 }
             }
             message::COMMIT => {
+                let first = from.number()?;
                 while !from.is_empty() {
                     let attempt = Attempt::read(from)?;
-                    let staged = self.lock().remove(&attempt.number).filter(|&(id, _)| id == attempt.id);
+                    let staged = self.lock().of.remove(&attempt.number).filter(|&(id, _)| id == attempt.id);
                     let (_, pieces) = staged.ok_or_else(|| malformed("the effects of a closure are not there"))?;
                     self.apply(pieces)?;
+                }
+                let mut staged = self.lock();
+                if first > staged.first {
+                    staged.first = first;
+                    staged.of.retain(|_, &mut (id, _)| id >= first);
                 }
             }
             message::FORGET => {
                 let attempt = Attempt::read(from)?;
-                self.lock().retain(|&number, &mut (id, _)| (number, id) != (attempt.number, attempt.id));
+                self.lock().of.retain(|&number, &mut (id, _)| (number, id) != (attempt.number, attempt.id));
             }
             message::APPLY => {
                 let pieces = self.pieces(from)?;
@@ -209,7 +225,7 @@ impl Server {
         Ok(memory)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (u64, Vec<Piece>)>> {
+    fn lock(&self) -> MutexGuard<'_, Staged> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -286,7 +302,10 @@ mod tests {
         pieces(&mut apply);
         [0, 1].into_iter().for_each(|number| read.number(number));
         read.numbers(&[2, 0]);
-        let all = [stage, apply, read, begun(message::COMMIT), begun(message::FORGET)];
+        let mut commit = message::request(message::COMMIT);
+        commit.number(attempt.id);
+        attempt.write(&mut commit);
+        let all = [stage, apply, read, commit, begun(message::FORGET)];
         all.into_iter().map(NestWriter::into_bytes).collect()
     }
 
@@ -307,6 +326,51 @@ mod tests {
                 && requests()[..3].iter().all(|request| answered(&server, request).is_ok())
         }
         QuickCheck::new().tests(2000).quickcheck(holds as fn(Lies) -> bool);
+    }
+
+    /// A worker that was taken for lost goes on, and brings effects of a closure that has
+    /// committed.
+    #[test]
+    fn effects_of_attempts_before_the_first_open_one_are_forgotten() {
+        let server = server();
+        let stage = |number: u64, id: u64| {
+            let mut request = message::request(message::STAGE);
+            Attempt { number, id }.write(&mut request);
+            [0, 1, 0].into_iter().for_each(|number| request.number(number));
+            request.tensor(&Tensor::from([true; 4])).unwrap();
+            answered(&server, &request.into_bytes()).unwrap();
+        };
+        let commit = |first: u64, attempts: &[(u64, u64)]| {
+            let mut request = message::request(message::COMMIT);
+            request.number(first);
+            attempts.iter().for_each(|&(number, id)| Attempt { number, id }.write(&mut request));
+            answered(&server, &request.into_bytes())
+        };
+        let left = || {
+            let mut left: Vec<(u64, u64)> = server.lock().of.iter().map(|(&number, &(id, _))| (number, id)).collect();
+            left.sort_unstable();
+            left
+        };
+        // Closure 0 runs as attempt 1, and again as 3; 2 is an attempt to run closure 1.
+        stage(0, 3);
+        stage(1, 2);
+        stage(0, 1);
+        assert_eq!(left(), [(0, 3), (1, 2)]);
+        commit(2, &[(0, 3)]).unwrap();
+        stage(0, 1);
+        assert_eq!(left(), [(1, 2)]);
+        // An attempt to run closure 2 was lost after it had brought its effects, and the next one
+        // has none here.
+        stage(2, 4);
+        commit(6, &[(1, 2)]).unwrap();
+        assert_eq!(left(), []);
+        stage(3, 6);
+        // A number that comes late, of another thread of the chief, changes nothing.
+        commit(5, &[]).unwrap();
+        stage(4, 5);
+        assert_eq!(left(), [(3, 6)]);
+        commit(7, &[(3, 6)]).unwrap();
+        assert!(commit(7, &[(3, 6)]).is_err());
     }
 
     #[test]

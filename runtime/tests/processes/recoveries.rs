@@ -25,7 +25,8 @@ const WINDOWS: [usize; 2] = [0, 7];
 /// The chief obeys, and says what comes of it:
 ///
 /// * `run FROM TO`: schedule and join the closures of these numbers;
-/// * `begin COUNT`: schedule closures alone; `hold`: schedule some that take long;
+/// * `begin COUNT`: schedule closures alone;
+/// * `hold COUNT MILLISECONDS`: schedule closures that take this long;
 /// * `lost`: fetch the result of the last one;
 /// * `fill`, `read`, `save PATH`, `restore PATH`, `recover PATH MILLISECONDS`;
 /// * `few PATH`: recover without a name for each variable;
@@ -57,8 +58,8 @@ pub(crate) fn recovers(words: &[&str]) -> Result<()> {
             worker.scatter_add(&marks, &IndexedSlices::new(Tensor::from([1i64, 1]), rows, None)?)
         }
     })?;
-    let slow = coordinator.function("slow", |_, ()| {
-        thread::sleep(Duration::from_millis(200));
+    let slow = coordinator.function("slow", |_, milliseconds: u64| {
+        thread::sleep(Duration::from_millis(milliseconds));
         Ok(())
     })?;
     let index = coordinator.function("index", |worker, ()| Ok(worker.worker_index() as u64))?;
@@ -85,9 +86,9 @@ pub(crate) fn recovers(words: &[&str]) -> Result<()> {
                 }
                 Ok("all".to_owned())
             }
-            ["hold"] => {
-                for _ in 0..20 {
-                    last = Some(coordinator.schedule(&slow, ())?);
+            ["hold", count, milliseconds] => {
+                for _ in 0..driver::number(count) {
+                    last = Some(coordinator.schedule(&slow, driver::number(milliseconds))?);
                 }
                 Ok("all".to_owned())
             }
@@ -252,7 +253,7 @@ fn the_servers_left_play_the_lost_one() {
         let saved = Saved::new(&job);
         let values = save(&mut job, &saved);
         order(&mut job, "begin 2000");
-        order(&mut job, "hold");
+        order(&mut job, "hold 20 200");
         kill(&mut job, 4);
         sees_loss(&mut job, "ps[1]");
         assert_eq!(order(&mut job, "calls"), "7");
@@ -270,6 +271,52 @@ fn the_servers_left_play_the_lost_one() {
         order(&mut job, &format!("restore {}", saved.path()));
         assert_eq!(order(&mut job, "read"), counted(0..400));
         end(job, &[1, 2, 3, 5]);
+    }
+}
+
+/// A server that is stopped plays nothing, and the others go on. When it goes on, it plays again.
+#[test]
+fn a_stopped_server_holds_up_no_recovery() {
+    for window in WINDOWS {
+        let mut job = start(2, 3, window);
+        let saved = Saved::new(&job);
+        let values = save(&mut job, &saved);
+        job.of(3).signal(Signal::SIGSTOP);
+        kill(&mut job, 4);
+        sees_loss(&mut job, "ps[1]");
+        order(&mut job, &format!("recover {} 4000", saved.path()));
+        assert_eq!(order(&mut job, "read"), values);
+        assert_eq!(order(&mut job, "run 100 200"), "[]");
+        job.of(3).signal(Signal::SIGCONT);
+        assert_eq!(order(&mut job, "run 200 300"), "[]");
+        assert_eq!(order(&mut job, "read"), counted(0..300));
+        kill(&mut job, 5);
+        sees_loss(&mut job, "ps[2]");
+        order(&mut job, &format!("recover {} 4000", saved.path()));
+        assert_eq!(order(&mut job, "read"), values);
+        assert_eq!(order(&mut job, "run 100 200"), "[]");
+        assert_eq!(order(&mut job, "read"), counted(0..200));
+        order(&mut job, "all");
+        end(job, &[1, 2, 3]);
+    }
+}
+
+/// The only worker is in the first closure when a server is lost. Its answer comes when it has the
+/// first closure after the recovery, which has effects.
+#[test]
+fn an_answer_from_before_a_recovery_is_none_to_a_closure_after_it() {
+    for window in WINDOWS {
+        let mut job = start(1, 2, window);
+        let saved = Saved::new(&job);
+        order(&mut job, "fill");
+        order(&mut job, &format!("save {}", saved.path()));
+        order(&mut job, "hold 1 3000");
+        kill(&mut job, 3);
+        sees_loss(&mut job, "ps[1]");
+        order(&mut job, &format!("recover {} 1500", saved.path()));
+        assert_eq!(order(&mut job, "run 100 101"), "[]");
+        assert_eq!(order(&mut job, "read"), counted(100..101));
+        end(job, &[1, 2]);
     }
 }
 

@@ -9,7 +9,7 @@ use super::message::{Attempt, Done};
 use crate::{ClosureFailure, Error};
 use consonance_spec::{OnError, Order};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::{Arc, OnceLock},
 };
@@ -87,6 +87,8 @@ pub(super) struct Effects {
 pub(super) struct Schedule {
     order: Order,
     on_error: OnError,
+    /// The attempts whose effects are on their way.
+    commits: BTreeSet<u64>,
     /// The attempt that each worker runs.
     runs: Vec<Option<(Attempt, Arc<Closure>)>>,
     /// The elements that closures which have ended took, for each worker and data set.
@@ -123,6 +125,7 @@ impl Schedule {
         Schedule {
             order,
             on_error,
+            commits: BTreeSet::new(),
             runs: vec![None; workers],
             positions: vec![vec![0; datasets]; workers],
             waiting: BTreeMap::new(),
@@ -154,6 +157,13 @@ impl Schedule {
     /// Returns for each worker the closure that it runs.
     pub(super) fn runs(&self) -> impl Iterator<Item = (usize, &Slot)> {
         self.runs.iter().enumerate().filter_map(|(worker, run)| Some((worker, &*run.as_ref()?.1.slot)))
+    }
+
+    /// Returns the number of the first attempt whose effects may still commit.
+    pub(super) fn first_open_attempt(&self) -> u64 {
+        let run = self.runs.iter().flatten().map(|(attempt, _)| attempt.id);
+        let ended = self.current.ended.values().map(|effects| effects.attempt.id);
+        run.chain(ended).chain(self.commits.first().copied()).min().unwrap_or(self.next.1)
     }
 
     /// Schedules a closure.
@@ -231,7 +241,7 @@ impl Schedule {
         }
         let effects = Effects { attempt, servers: done.servers, closure, result: done.result.into() };
         match self.order {
-            Order::Arrival => Next::Commit(vec![effects]),
+            Order::Arrival => self.commit(vec![effects]),
             Order::Scheduled { .. } => {
                 effects.set_ready();
                 self.current.open -= 1;
@@ -277,6 +287,7 @@ impl Schedule {
 
     /// The effects have committed that were to.
     pub(super) fn committed(&mut self, effects: Vec<Effects>) -> Next {
+        effects.iter().for_each(|effects| _ = self.commits.remove(&effects.attempt.id));
         match self.order {
             Order::Arrival => {
                 effects.iter().for_each(Effects::set_ready);
@@ -371,7 +382,13 @@ impl Schedule {
             return Next::Nothing;
         }
         self.current.commits = true;
-        Next::Commit(mem::take(&mut self.current.ended).into_values().collect())
+        let effects = mem::take(&mut self.current.ended).into_values().collect();
+        self.commit(effects)
+    }
+
+    fn commit(&mut self, effects: Vec<Effects>) -> Next {
+        self.commits.extend(effects.iter().map(|effects| effects.attempt.id));
+        Next::Commit(effects)
     }
 
     fn begin_window(&mut self, number: u64) {
@@ -423,3 +440,6 @@ impl Effects {
         let _ = self.closure.slot.outcome.set(Outcome::Ready(self.result.clone()));
     }
 }
+
+#[cfg(test)]
+mod tests;
