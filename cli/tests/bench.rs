@@ -122,6 +122,16 @@ fn calls_of_strategies_are_measured_by_threads_and_by_processes() {
     assert!(refusal("strategies nothing").contains("no call's name contains \"nothing\""));
 }
 
+/// Workers are killed while they run closures, and each effect is counted once.
+#[test]
+fn effects_beside_kills_happen_once() {
+    let output = bench_with_path("coordinator --kills --closures 1000 --period 50 --json", "");
+    assert!(output.status.success(), "{output:?}");
+    let row: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&row["closures"], &row["effects"]), (&1000.into(), &1000.into()), "{row}");
+    assert!(row["kills"].as_u64().is_some_and(|kills| kills > 0), "{row}");
+}
+
 #[test]
 fn ranks_may_be_processes() {
     for &collective in Collective::ALL {

@@ -19,6 +19,7 @@
 
 pub mod case;
 pub mod coordinator;
+pub mod kills;
 mod directory;
 mod group;
 mod hosts;

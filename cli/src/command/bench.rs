@@ -6,6 +6,7 @@ use crate::{
         Bench, BenchError, Memory, Rival, Row, Step, Table, Transport, bench_rank, bench_threads, busy as busy_beside,
         case::Collective,
         coordinator::{bench_role, coordinator},
+        kills::{kills, kills_role},
         limits::{Limit, cores, limits},
         plot,
         strategies::{self, bench_worker, strategies},
@@ -182,6 +183,9 @@ struct Strategies {
 ///
 /// All libraries take turns for several rounds; a row is the median of the rounds. A library that
 /// is not installed has no rows: standard error says how to install it.
+///
+/// At last four workers run closures, and one of them is killed in each period and replaced. The
+/// last row counts the effects of the closures. It is an error if one did not happen once.
 #[derive(Args)]
 struct Coordinator {
     /// Number of rounds, at most 99
@@ -190,9 +194,26 @@ struct Coordinator {
     /// Also look for the other libraries in these pythons
     #[arg(long, value_name = "PYTHONS", value_delimiter = ',')]
     python: Vec<PathBuf>,
+    /// Only kill workers and count effects
+    #[arg(long)]
+    kills: bool,
+    /// Number of closures whose effects are counted
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = number::<u32>(1..=1_000_000))]
+    closures: u32,
+    /// Milliseconds from one kill to the next
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = number::<u32>(1..=60_000))]
+    period: u32,
     /// Write each row as a JSON object on a line of its own
     #[arg(long)]
     json: bool,
+}
+
+/// Starts a worker or a server of the bench of a coordinator.
+#[derive(Args)]
+pub(crate) struct Role {
+    /// Number of closures whose effects are counted, if they are
+    #[arg(long)]
+    closures: Option<usize>,
 }
 
 /// Starts a worker of the bench of strategies.
@@ -296,8 +317,8 @@ pub(crate) fn worker(arguments: &Worker) -> i32 {
 
 /// Runs as a worker or a server of the bench of a coordinator, and returns the exit status of the
 /// command.
-pub(crate) fn role() -> i32 {
-    match bench_role() {
+pub(crate) fn role(role: &Role) -> i32 {
+    match role.closures.map_or_else(bench_role, kills_role) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("consonance bench coordinator: {error}");
@@ -454,11 +475,17 @@ fn calls(arguments: &Strategies) -> Result<(), Problem> {
 }
 
 fn closures(arguments: &Coordinator) -> Result<(), Problem> {
-    let Coordinator { rounds, python, json } = arguments;
+    let Coordinator { rounds, python, kills: only_kills, closures, period, json } = arguments;
     let show = Show::new(*json, strategies::Row::header());
     let row = |row: strategies::Row| show.row(&row, || row.json());
     let progress = |done, total, what| show.progress(done, total, what);
-    coordinator((*rounds).into(), python, row, |words| show.say(words), progress).map_err(|error| error.to_string())?;
+    if !only_kills {
+        let say = |words: &str| show.say(words);
+        coordinator((*rounds).into(), python, row, say, progress).map_err(|error| error.to_string())?;
+    }
+    let counted = kills(*closures as usize, Duration::from_millis((*period).into()));
+    let counted = counted.map_err(|error| error.to_string())?;
+    show.row(&counted, || counted.json());
     show.end();
     Ok(())
 }

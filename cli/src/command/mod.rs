@@ -71,7 +71,7 @@ enum Command {
     #[command(hide = true)]
     BenchWorker(bench::Worker),
     #[command(hide = true)]
-    BenchRole,
+    BenchRole(bench::Role),
     #[command(hide = true)]
     DoctorGpu(gpu_check::DoctorGpu),
     #[cfg(target_os = "linux")]
@@ -267,7 +267,7 @@ fn carry_out(command: Command) -> i32 {
         Command::BenchThreads(threads) => bench::threads(&threads),
         Command::BenchBusy => bench::busy_process(),
         Command::BenchWorker(worker) => bench::worker(&worker),
-        Command::BenchRole => bench::role(),
+        Command::BenchRole(role) => bench::role(&role),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
         Command::Soak(soak) => status_of("consonance", soak.run()),
