@@ -78,6 +78,18 @@ fn a_failed_schedule_names_the_command_to_repeat_it() {
     assert!(text.contains("to repeat it: consonance soak --grains --seed 5 --round "), "{text}");
 }
 
+/// The first jobs of this seed have all kinds of faults.
+#[test]
+fn effects_happen_once_beside_kills_stops_and_recoveries() {
+    let text = report(&["--servers", "--jobs", "3", "--seed", "7"]);
+    assert!(text.starts_with("seed 7, jobs with 1 to 3 workers and servers\n3 jobs, "), "{text}");
+    assert!(text.ends_with(" recoveries; every effect once\n"), "{text}");
+    assert!(
+        [": 0 kills", ", 0 stops", ", 0 kills", ", 0 recoveries"].iter().all(|none| !text.contains(none)),
+        "{text}"
+    );
+}
+
 #[test]
 fn no_process_is_killed_without_faults() {
     let text = report(&["--seconds", "1", "--processes", "2", "--no-faults"]);
@@ -117,6 +129,10 @@ fn invalid_arguments_are_refused() {
         &["--schedules", "1"],
         &["--grains"],
         &["--grains", "--schedules", "1", "--replicas", "2"],
+        &["--jobs", "1"],
+        &["--servers"],
+        &["--servers", "--grains", "--jobs", "1"],
+        &["--servers", "--jobs", "1", "--no-faults"],
     ] {
         let output = soak(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

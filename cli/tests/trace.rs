@@ -223,9 +223,7 @@ fn processes_with_parameter_servers_show_roles_and_links() {
         ),
     );
     let json: Value = serde_json::from_str(&report(first, &["--json"])).expect("JSON");
-    let of = |role: &str, pid: u32, carries: &[&str]| {
-        json!({ "role": role, "process": pid, "state": "running", "carries": carries })
-    };
+    let of = |role: &str, pid: u32, carries: &[&str]| json!({ "role": role, "process": pid, "state": "running", "carries": carries });
     let links = [of("ps 0", server, &["shards"]), of("chief", chief, &["orders"])];
     assert_eq!(json, json!([{ "role": "worker 0", "process": first, "state": "running", "links": links }]));
     let signal = |name: &str| {

@@ -62,6 +62,9 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     SoakGrains(soak::GrainCommand),
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    SoakServers(soak::ServerCommand),
     #[command(hide = true)]
     BenchRank(bench::Rank),
     #[command(hide = true)]
@@ -275,6 +278,8 @@ fn carry_out(command: Command) -> i32 {
         Command::SoakWorker(worker) => worker.run(),
         #[cfg(target_os = "linux")]
         Command::SoakGrains(worker) => worker.run(),
+        #[cfg(target_os = "linux")]
+        Command::SoakServers(role) => role.run(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `consonance soak`: random collectives with random faults, compared with the spec.
 
 use super::{number, terminal};
-use crate::soak::{GrainSoak, GrainWorker, Plan, Progress, Schedules, Soak, Worker};
+use crate::soak::{GrainSoak, GrainWorker, Jobs, Plan, Progress, Schedules, ServerRole, ServerSoak, Soak, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::PathBuf,
@@ -28,10 +28,16 @@ const TELLS: Duration = Duration::from_secs(10);
 /// threads or processes, with dense or sparse gradients. Processes are killed in the middle of
 /// steps, some are replaced, and the training is resumed from its checkpoint on other numbers of
 /// replicas. Every schedule must end with the digest of an undisturbed training on one replica.
+///
+/// With `--servers` it runs one job with parameter servers after another, with 1 to 3 workers and
+/// servers and in any order of effects. Workers are killed and replaced, workers and servers are
+/// stopped, servers are killed, and the chief recovers from a checkpoint. Every effect of a closure
+/// must be there once. Where the order of effects is fixed, all bits must be those of the same
+/// program, undisturbed on threads.
 #[derive(clap::Args)]
 pub(crate) struct Command {
     /// Duration of the soak in seconds
-    #[arg(long, value_name = "N", required_unless_present = "schedules", value_parser = number::<u64>(1..=usize::MAX))]
+    #[arg(long, value_name = "N", required_unless_present_any = ["schedules", "jobs"], value_parser = number::<u64>(1..=usize::MAX))]
     seconds: Option<u64>,
     /// Disturb trainings with grains, and compare their digests
     #[arg(long, conflicts_with_all = ["processes", "replicas", "hosts", "no_faults"])]
@@ -39,6 +45,12 @@ pub(crate) struct Command {
     /// End after this many schedules of --grains
     #[arg(long, value_name = "N", requires = "grains", value_parser = number::<u64>(1..=usize::MAX))]
     schedules: Option<u64>,
+    /// Disturb jobs with parameter servers, and count the effects of their closures
+    #[arg(long, conflicts_with_all = ["grains", "processes", "replicas", "hosts", "no_faults"])]
+    servers: bool,
+    /// End after this many jobs of --servers
+    #[arg(long, value_name = "N", requires = "servers", value_parser = number::<u64>(1..=usize::MAX))]
+    jobs: Option<u64>,
     /// Number of processes
     #[arg(long, value_name = "P", default_value_t = 3, value_parser = number::<u64>(1..=16))]
     processes: u64,
@@ -51,7 +63,7 @@ pub(crate) struct Command {
     /// Seed of everything random; by default a new one each time
     #[arg(long, value_name = "S", value_parser = number::<u64>(0..=usize::MAX))]
     seed: Option<u64>,
-    /// The first round, or the first schedule of --grains
+    /// The first round, schedule of --grains, or job of --servers
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = number::<u64>(1..=usize::MAX))]
     round: u64,
     /// Kill and stop no process
@@ -75,6 +87,21 @@ impl GrainCommand {
     pub(crate) fn run(self) -> i32 {
         let GrainCommand { seed, schedule, leg, index, life, checkpoint, parent } = self;
         GrainWorker { seed, schedule, leg, index, life, checkpoint, parent }.run()
+    }
+}
+
+/// Arguments with which a soak with parameter servers starts one of its processes.
+#[derive(clap::Args)]
+pub(crate) struct ServerCommand {
+    seed: u64,
+    job: u64,
+    parent: String,
+}
+
+impl ServerCommand {
+    pub(crate) fn run(self) -> i32 {
+        let ServerCommand { seed, job, parent } = self;
+        ServerRole { seed, job, parent }.run()
     }
 }
 
@@ -103,11 +130,15 @@ impl Command {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64 % 1_000_000_000)
         });
         let Command { seconds, round, no_faults, .. } = self;
-        // Without a duration, the number of schedules bounds the soak.
+        // Without a duration, the number of schedules or jobs bounds the soak.
         let seconds = seconds.unwrap_or(u64::MAX);
         if self.grains {
             let (time, most) = (Duration::from_secs(seconds), self.schedules.unwrap_or(u64::MAX));
             return disturb(&GrainSoak { seed, first: round, time, most });
+        }
+        if self.servers {
+            let (time, most) = (Duration::from_secs(seconds), self.jobs.unwrap_or(u64::MAX));
+            return count_effects(&ServerSoak { seed, first: round, time, most });
         }
         let (processes, replicas) = (self.processes as usize, self.replicas as usize);
         let hosts = self.hosts as usize;
@@ -154,6 +185,21 @@ fn disturb(soak: &GrainSoak) -> Result<(), String> {
     };
     let schedules = soak.run(tell).map_err(|failure| failure.to_string())?;
     println!("{}", terminal::fit(&format!("{schedules}; every digest as undisturbed on one replica")));
+    Ok(())
+}
+
+/// Runs jobs with parameter servers.
+fn count_effects(soak: &ServerSoak) -> Result<(), String> {
+    println!("seed {}, jobs with 1 to 3 workers and servers", soak.seed);
+    let mut told = Instant::now();
+    let tell = |jobs: &Jobs| {
+        if told.elapsed() >= TELLS {
+            told = Instant::now();
+            println!("{}", terminal::fit(&jobs.to_string()));
+        }
+    };
+    let jobs = soak.run(tell).map_err(|failure| failure.to_string())?;
+    println!("{}", terminal::fit(&format!("{jobs}; every effect once")));
     Ok(())
 }
 

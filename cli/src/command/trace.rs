@@ -1,4 +1,5 @@
-//! `consonance trace`: the last calls of the ranks of a process's groups, and the roles of its links.
+//! `consonance trace`: the last calls of the ranks of a process's groups, and the roles of its
+//! links.
 
 use super::{links::Links, number, terminal};
 use consonance::raw::EXTENSIONS;

@@ -7,9 +7,12 @@
 //! such a fault as its reason. After an error the processes form the next group, with a replacement
 //! for each process that was killed.
 //!
-//! `grains/` has trainings on numbers of replicas that change.
+//! `grains/` has trainings on numbers of replicas that change, `servers/` jobs with parameter
+//! servers.
 
+mod draw;
 mod grains;
+mod servers;
 mod plan;
 mod stop;
 mod worker;
@@ -18,6 +21,7 @@ mod process;
 
 pub use grains::{GrainSoak, GrainWorker, Schedules};
 pub use plan::Plan;
+pub use servers::{Jobs, ServerRole, ServerSoak};
 pub use worker::Worker;
 
 use crate::{executable, launcher::hosts::Hosts};

@@ -115,10 +115,10 @@ impl GrainSoak {
 }
 
 /// A folder for checkpoints. Dropping it removes it.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> io::Result<Folder> {
+    pub(super) fn new() -> io::Result<Folder> {
         let path = env::temp_dir().join(format!("consonance-soak-{}", process::id()));
         fs::create_dir_all(&path)?;
         Ok(Folder(path))

@@ -1,5 +1,6 @@
 //! The schedules of a soak with grains. They are the same for the same seed.
 
+use super::super::draw::Draw;
 use consonance_kernels::digest::mix;
 use std::{ops::Range, time::Duration};
 
@@ -73,7 +74,7 @@ pub(super) fn grains(seed: u64) -> usize {
 impl Schedule {
     /// Returns the schedule with this number.
     pub(super) fn draw(seed: u64, number: u64) -> Schedule {
-        let mut draw = Draw { state: mix(mix(0, seed), number), count: 0 };
+        let mut draw = Draw::new(seed, number);
         let kind = Kind::ALL[draw.below(2) as usize];
         let legs = 1 + draw.below(MOST_LEGS);
         let legs = (0..legs).map(|leg| Leg::draw(&mut draw, STEPS * leg / legs..STEPS * (leg + 1) / legs));
@@ -116,19 +117,6 @@ impl Leg {
         let victims = self.losses.iter().flat_map(|loss| loss.victims.iter().map(|victim| (loss.step, victim)));
         let dooms = victims.filter(|(_, (victim, _))| *victim == index);
         dooms.map(|(step, (_, after))| (step, *after)).nth(life)
-    }
-}
-
-/// Random numbers.
-struct Draw {
-    state: u64,
-    count: u64,
-}
-
-impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.count += 1;
-        mix(self.state, self.count) % limit
     }
 }
 
