@@ -4,7 +4,8 @@
 use crate::{
     arithmetic,
     case::{Answer, Case, Stop, kind},
-    clusters, datasets, gradients, servers,
+    clusters, datasets, gradients,
+    servers::{self, Foreign},
     value::Value,
     variables,
 };
@@ -509,6 +510,56 @@ pub(crate) const DECISIONS: &[Decision] = &[
         why: "a restore of a variable that the checkpoint lacks is refused; TensorFlow leaves the variable as it is, \
               unless it is asked for all",
     },
+    Decision {
+        ids: &["parameter_server/"],
+        when: |case| Foreign::Gradients.is_in(case),
+        ours: Ours::NotExpressible,
+        why: "a program computes the gradients of what it has read: there is no tape of reads",
+    },
+    Decision {
+        ids: &["parameter_server/scatter_other/"],
+        when: |case| Foreign::Scatters.is_in(case),
+        ours: Ours::NotExpressible,
+        why: "rows are added, subtracted and replaced; other changes are update functions, which run at the servers",
+    },
+    Decision {
+        ids: &["parameter_server/"],
+        when: |case| Foreign::Contexts.is_in(case),
+        ours: Ours::NotExpressible,
+        why: "a closure runs once, at one worker: it has the context of its worker, and no strategy whose replicas run, \
+              reduce or gather",
+    },
+    Decision {
+        ids: &["parameter_server/"],
+        when: |case| Foreign::Options.is_in(case),
+        ours: Ours::NotExpressible,
+        why: "a variable is one value on the servers, made as a whole: it has no initializer by parts, no aggregation or \
+              synchronization of copies, and no mark for training",
+    },
+    Decision {
+        ids: &["parameter_server/"],
+        when: |case| Foreign::Types.is_in(case),
+        ours: Ours::NotExpressible,
+        why: "the compiler checks functions, their arguments and data sets",
+    },
+    Decision {
+        ids: &["parameter_server/misuse/"],
+        when: |case| servers::has_step(case, "define"),
+        ours: Ours::Refused("wrong_context"),
+        why: "variables and functions are declared before the first closure: then processes compare their programs",
+    },
+    Decision {
+        ids: &["parameter_server/cluster/"],
+        when: |case| case.args["cluster"]["reader"].is_u64(),
+        ours: Ours::Refused("no_chief"),
+        why: "other jobs of a cluster are no matter of the strategy, and a chief is; TensorFlow refuses the other jobs",
+    },
+    Decision {
+        ids: &["parameter_server/cluster/"],
+        when: |case| case.args["cluster"]["evaluator"].is_u64(),
+        ours: Ours::Refused("no_servers"),
+        why: "evaluators are no matter of the strategy; TensorFlow counts them first",
+    },
 ];
 
 impl Decision {
@@ -516,6 +567,13 @@ impl Decision {
         let (category, _) = case.id.rsplit_once('/').expect("a number within a category");
         let category = format!("{category}/");
         self.ids.iter().any(|ids| category.starts_with(ids)) && (self.when)(case)
+    }
+}
+
+impl Decision {
+    /// Whether no program that compiles is such a case.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.ours, Ours::NotExpressible)
     }
 }
 

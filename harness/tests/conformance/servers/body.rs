@@ -1,6 +1,9 @@
 //! The closures of a case: their statements, taken step by step.
 
-use super::store::{Effect, Kind, Read, Store};
+use super::{
+    slices::slice,
+    store::{Effect, Kind, Read, Store},
+};
 use crate::value::Value;
 use consonance::{Element, Tensor};
 use consonance_spec::{
@@ -207,6 +210,20 @@ impl Run<'_> {
         match operator {
             "list" => self.all(&list[1..]).map(Value::List),
             "read" => self.read(Read { variable: self.variable(&list[1]), indices: None }),
+            "slice" => {
+                let read = self.read(Read { variable: self.variable(&list[1]), indices: None })?;
+                let axes = list[2].as_array().expect("axes");
+                slice(&read.into_tensor().expect("a tensor"), axes).map(Value::Tensor).map_err(Halt::Failed)
+            }
+            "var_add" => {
+                let read = self.read(Read { variable: self.variable(&list[1]), indices: None })?;
+                let operands = [read.into_tensor().expect("a tensor"), self.tensor(&list[2])?];
+                arithmetic("add", &operands).map(Value::Tensor).map_err(Halt::Failed)
+            }
+            "matmul" => {
+                let [a, b] = [1, 2].map(|place| self.tensor(&list[place]));
+                Ok(Value::Tensor(product(&a?, &b?)))
+            }
             "lookup" | "read_rows" => {
                 let indices = self.tensor(&list[2])?;
                 if operator == "read_rows" && indices.rank() != 1 {
@@ -242,14 +259,26 @@ impl Run<'_> {
     }
 }
 
-/// Computes with tensors, element by element. A scalar goes to each element of the other one.
+/// Returns the product of two matrices.
+fn product(a: &Tensor, b: &Tensor) -> Tensor {
+    let [rows, inner, columns] = [a.shape()[0], a.shape()[1], b.shape()[1]];
+    let (left, right) = (a.as_slice::<f64>().expect("f64"), b.as_slice::<f64>().expect("f64"));
+    let element = |place: usize| {
+        let (row, column) = (place / columns, place % columns);
+        (0..inner).map(|at| left[row * inner + at] * right[at * columns + column]).sum()
+    };
+    let elements: Vec<f64> = (0..rows * columns).map(element).collect();
+    Tensor::new([rows, columns], &elements).expect("as many elements as the shape says")
+}
+
+/// Computes with tensors, element by element. The smaller one is repeated.
 fn arithmetic(operator: &str, operands: &[Tensor]) -> Result<Tensor, Kind> {
     fn each<T: Element>(operands: &[Tensor], f: impl Fn(T, T) -> T) -> Tensor {
         let [a, b] =
             [0, operands.len() - 1].map(|place| operands[place].as_slice::<T>().expect("the dtype was matched"));
         let shape = if a.len() < b.len() { operands[1].shape() } else { operands[0].shape() };
         let count = a.len().max(b.len());
-        let of = |all: &[T], place: usize| all[if all.len() == count { place } else { 0 }];
+        let of = |all: &[T], place: usize| all[place % all.len()];
         let elements: Vec<T> = (0..count).map(|place| f(of(a, place), of(b, place))).collect();
         Tensor::new(shape, &elements).expect("as many elements as the shape says")
     }
@@ -267,6 +296,7 @@ fn arithmetic(operator: &str, operands: &[Tensor]) -> Result<Tensor, Kind> {
         };
     }
     match operator {
+        "add" => Ok(each(operands, |a: f32, b| a + b)),
         "sum" => Ok(Tensor::from(first.as_slice::<f32>().expect("f32").iter().sum::<f32>())),
         _ => panic!("no operator {operator} of {}", first.dtype()),
     }

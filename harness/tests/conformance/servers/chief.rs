@@ -203,7 +203,8 @@ impl Chief<'_> {
     }
 
     fn schedule(&mut self, function: &str, arguments: &Json, named: Map<String, Json>) -> Answer {
-        let statements = self.args["functions"][function].as_array().expect("statements").clone();
+        let function = &self.args["functions"][function];
+        let statements = function.get("body").unwrap_or(function).as_array().expect("statements").clone();
         let arguments = arguments.as_array().expect("arguments").clone();
         let body = Body { statements, arguments, named, names: self.names.clone() };
         self.playing.schedule(body).map_or_else(first, |_| Ok(Value::none()))

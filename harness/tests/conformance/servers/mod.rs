@@ -1,14 +1,17 @@
 //! Parameter servers: cases that are answered by the spec, and those with optimizers and
-//! checkpoints, which the runtime answers.
+//! checkpoints, of clusters and of declarations, which the runtime answers.
 
 mod body;
 mod checkpoint;
 mod chief;
+mod declared;
 mod partition;
+mod slices;
 mod store;
 mod trained;
 
 pub(crate) use checkpoint::{checkpoint, refused_restore};
+pub(crate) use declared::{cluster, has_step};
 pub(crate) use partition::{has_negative, has_other_dtype, partition};
 
 use crate::{
@@ -25,7 +28,16 @@ impl From<Kind> for Stop {
 }
 
 pub(crate) fn program(case: &Case) -> Answer {
-    let results = match case.args["optimizers"].is_object() && !NOT_READ.iter().any(|not_read| not_read.covers(case)) {
+    if Foreign::ALL.iter().any(|foreign| foreign.is_in(case)) {
+        return Err(Stop::NotExpressible);
+    }
+    if declared::has_step(case, "define") {
+        return declared::late(case);
+    }
+    if declared::has_step(case, "second_coordinator") {
+        return declared::second_coordinator(case);
+    }
+    let results = match case.args["optimizers"].is_object() {
         true => trained::play(case)?,
         false => chief::Chief::play(&case.args)?,
     };
@@ -93,76 +105,41 @@ pub(crate) fn both_ready(_: &Case) -> Value {
     Value::dict([("steps", Value::List(vec![Value::none(), Value::none(), Value::none(), states]))])
 }
 
-/// Cases that are not read yet, because the spec has nothing of their subject.
-pub(crate) struct NotRead {
-    /// The cases of this API; empty for all.
-    api: &'static str,
-    /// The cases that have one of these words: operators, initializers, options of a variable.
-    words: &'static [&'static str],
-    /// Categories with numbers.
-    pub(crate) ids: &'static [&'static str],
-    pub(crate) why: &'static str,
+/// Features of TensorFlow that no program of this library has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Foreign {
+    Gradients,
+    Scatters,
+    Contexts,
+    Options,
+    Types,
 }
 
-pub(crate) const NOT_READ: &[NotRead] = &[
-    NotRead {
-        api: "ParameterServer.cluster",
-        words: &[],
-        ids: &[],
-        why: "the jobs of a cluster are what a resolver of the runtime reads",
-    },
-    NotRead { api: "", words: &["gradient"], ids: &[], why: "a program computes its gradients by itself" },
-    NotRead {
-        api: "",
-        words: &["slice", "var_add", "matmul"],
-        ids: &[],
-        why: "slices and products are of tensors that were read, which the runtime has",
-    },
-    NotRead {
-        api: "",
-        words: &["scatter_max", "scatter_mul"],
-        ids: &[],
-        why: "rows are added, subtracted and replaced so far",
-    },
-    NotRead {
-        api: "",
-        words: &["context", "run", "chief_run", "reduce", "gather", "call", "second_coordinator"],
-        ids: &[],
-        why: "the context of a closure is the runtime's",
-    },
-    NotRead {
-        api: "",
-        words: &["partition", "half", "none", "aggregation", "synchronization", "trainable"],
-        ids: &[],
-        why: "initializers by rows and options of variables are the runtime's",
-    },
-    NotRead {
-        api: "",
-        words: &["python", "concrete", "next_at_chief", "not_a_dataset"],
-        ids: &[
-            "parameter_server/dataset/24",
-            "parameter_server/fetch/15",
-            "parameter_server/misuse/09",
-            "parameter_server/misuse/10",
-        ],
-        why: "functions, arguments and data sets are checked by the types of the runtime",
-    },
-    NotRead {
-        api: "",
-        words: &["define"],
-        ids: &[],
-        why: "a variable after the first closure is refused by the runtime",
-    },
-];
+impl Foreign {
+    const ALL: [Foreign; 5] =
+        [Foreign::Gradients, Foreign::Scatters, Foreign::Contexts, Foreign::Options, Foreign::Types];
 
-impl NotRead {
-    pub(crate) fn covers(&self, case: &Case) -> bool {
-        let is_listed = self.ids.contains(&case.id.as_str());
-        let has_words = || self.words.iter().any(|word| has_word(&case.args, word));
-        match case.api.as_str() {
-            "ParameterServer.program" => is_listed || has_words(),
-            api => self.api == api,
-        }
+    /// Whether a case is a program that has this feature, by its operators, initializers and
+    /// options, or by the arguments of a call.
+    pub(crate) fn is_in(self, case: &Case) -> bool {
+        let (words, ids): (&[&str], &[&str]) = match self {
+            Foreign::Gradients => (&["gradient"], &[]),
+            Foreign::Scatters => (&["scatter_max", "scatter_mul"], &[]),
+            Foreign::Contexts => (&["context", "run", "chief_run", "reduce", "gather", "call"], &[]),
+            Foreign::Options => (&["partition", "half", "none", "aggregation", "synchronization", "trainable"], &[]),
+            Foreign::Types => (
+                &["python", "next_at_chief", "not_a_dataset"],
+                &[
+                    "parameter_server/dataset/24",
+                    "parameter_server/fetch/15",
+                    "parameter_server/misuse/04",
+                    "parameter_server/misuse/09",
+                    "parameter_server/misuse/10",
+                ],
+            ),
+        };
+        case.api == "ParameterServer.program"
+            && (ids.contains(&case.id.as_str()) || words.iter().any(|word| has_word(&case.args, word)))
     }
 }
 
