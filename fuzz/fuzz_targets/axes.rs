@@ -2,7 +2,7 @@
 
 #![no_main]
 
-mod settled;
+mod unit_end;
 
 use consonance_harness::{
     compare::{self, check},
@@ -10,4 +10,4 @@ use consonance_harness::{
 };
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| settled::end(check(bytes, STRATEGIES, compare::axes)));
+fuzz_target!(|bytes: &[u8]| unit_end::end(check(bytes, STRATEGIES, compare::axes)));

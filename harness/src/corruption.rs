@@ -53,7 +53,7 @@ pub fn trace(bytes: &[u8]) -> Verdict {
 ///
 /// # Errors
 /// If a call does not end.
-pub fn living(bytes: &[u8]) -> Verdict {
+pub fn corrupted_memory(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
     let size = source.pick(&[2, 3, 4]);
     let before = FalseValue::some(&mut source);

@@ -245,7 +245,7 @@ pub fn formation(bytes: &[u8]) -> Verdict {
 
 /// Judges the parser of the numbers of a call and its outcome, as another build may write them. A
 /// number is either known, and then is written as the same number again, or unknown.
-pub fn wire(bytes: &[u8]) -> Verdict {
+pub fn call_codes(bytes: &[u8]) -> Verdict {
     use consonance::raw::EXTENSIONS;
     use consonance_kernels::shm::{
         call_log::{Entry, Outcome},

@@ -11,10 +11,10 @@ pub fn seeds(name: &str, count: u64) -> Option<Vec<Vec<u8>>> {
     };
     let drawn = |longest: u64| (0..count).map(|number| bytes(number, 4 + mix(number, longest) % longest)).collect();
     Some(match name {
-        "collectives" | "messages" | "odd_rank" | "nests" | "odd_replica" | "axes" => drawn(200),
+        "collectives" | "messages" | "rank_deviation" | "nests" | "replica_deviation" | "axes" => drawn(200),
         "cuda" => drawn(120),
-        "living" => drawn(60),
-        "segment" | "control" | "trace" | "wire" => drawn(40),
+        "corrupted_memory" => drawn(60),
+        "segment" | "control" | "trace" | "call_codes" => drawn(40),
         "formation" | "hosts" => drawn(300),
         "tf_config" => of_bytes(&|source| tf_config(source).into_bytes()),
         "slurm" => of_bytes(&|source| slurm(source).into_bytes()),

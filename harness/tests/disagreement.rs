@@ -6,8 +6,8 @@ mod law;
 use consonance::{CommunicationOptions, Error, Implementation, IndexedSlices, MirroredStrategy, PerReplica, Tensor};
 use consonance_harness::{
     cases::{
-        Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Runs,
-        Then,
+        Caller, Collective, Counts, Leaf, Memory, NestCall, NestCase, RankDeviation, RankDoes, ReplicaDeviation,
+        ReplicaDoes, Runs, Then,
     },
     compare::{self, check, check_case},
     subjects::{GROUPS, STRATEGIES},
@@ -17,20 +17,20 @@ use law::check_law;
 
 #[test]
 fn one_rank_does_otherwise() {
-    check_law(800, |bytes| check(&bytes.0, &GROUPS, compare::odd_rank));
+    check_law(800, |bytes| check(&bytes.0, &GROUPS, compare::rank_deviation));
 }
 
 #[test]
 fn one_replica_does_otherwise() {
-    check_law(800, |bytes| check(&bytes.0, STRATEGIES, compare::odd_replica));
+    check_law(800, |bytes| check(&bytes.0, STRATEGIES, compare::replica_deviation));
 }
 
 /// Checks a call in which ranks 1 and 2 of three differ in `argument`.
 fn check_rank(call: Collective, change: impl FnOnce(&mut Collective), argument: &'static str) {
     let mut other = call.clone();
     change(&mut other);
-    let case = OddRank { size: 3, odd: 2, call, does: RankDoes::Calls(other, argument) };
-    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
+    let case = RankDeviation { size: 3, odd: 2, call, does: RankDoes::Calls(other, argument) };
+    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::rank_deviation)).unwrap();
 }
 
 fn collective(kind: Kind, counts: Counts) -> Collective {
@@ -62,8 +62,8 @@ fn a_mismatch_names_the_different_counts() {
 #[test]
 fn another_implementation() {
     let call = collective(Kind::AllReduce, Counts::Even(1000));
-    let case = OddRank { size: 3, odd: 2, call, does: RankDoes::AllReducesOtherwise };
-    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::odd_rank)).unwrap();
+    let case = RankDeviation { size: 3, odd: 2, call, does: RankDoes::AllReducesOtherwise };
+    GROUPS.iter().try_for_each(|&group| check_case(group, &case, compare::rank_deviation)).unwrap();
 }
 
 /// Found by `one_rank_does_otherwise`: the error named the implementation.
@@ -81,8 +81,8 @@ fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -
     let implementation = Implementation::Auto;
     let (caller, grains, bytes_per_pack, then) = (Caller::Replica, None, 0, Then::Keep);
     let case = NestCase { size: 3, grains, nest, call, caller, implementation, bytes_per_pack, then };
-    let case = OddReplica { does: does(case.clone()), case, odd: 2 };
-    STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::odd_replica)).unwrap();
+    let case = ReplicaDeviation { does: does(case.clone()), case, odd: 2 };
+    STRATEGIES.iter().try_for_each(|&strategy| check_case(strategy, &case, compare::replica_deviation)).unwrap();
 }
 
 /// Found by `one_replica_does_otherwise`: a call on a nest without leaves had no step in which a

@@ -92,10 +92,10 @@ fn random_calls_have_the_same_bits_with_random_knobs() {
         compare::forget();
         check_law(60, |bytes| check(&bytes.0, &GROUPS, compare::script));
         check_law(20, |bytes| check(&bytes.0, &GROUPS, compare::messages));
-        check_law(10, |bytes| check(&bytes.0, &GROUPS, compare::odd_rank));
+        check_law(10, |bytes| check(&bytes.0, &GROUPS, compare::rank_deviation));
         check_law(20, |bytes| check(&bytes.0, STRATEGIES, compare::nest));
         check_law(20, |bytes| check(&bytes.0, STRATEGIES, compare::axes));
-        check_law(10, |bytes| check(&bytes.0, STRATEGIES, compare::odd_replica));
+        check_law(10, |bytes| check(&bytes.0, STRATEGIES, compare::replica_deviation));
         for (at, &group) in GROUPS.iter().enumerate() {
             let size = 2 + (seed as usize + at) % 3;
             let Some(topology) = (group.make)(size)[0].communicator.topology(None) else { continue };

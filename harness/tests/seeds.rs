@@ -31,20 +31,20 @@ const TARGETS: &[Target] = &[
     ("files", compare::file),
     ("formation", external_input::formation),
     ("hosts", network_input::hosts),
-    ("living", corruption::living),
+    ("corrupted_memory", corruption::corrupted_memory),
     ("messages", |bytes| check(bytes, &GROUPS, compare::messages)),
     ("nests", |bytes| check(bytes, STRATEGIES, compare::nest)),
-    ("odd_rank", |bytes| check(bytes, &GROUPS, compare::odd_rank)),
-    ("odd_replica", |bytes| check(bytes, STRATEGIES, compare::odd_replica)),
+    ("rank_deviation", |bytes| check(bytes, &GROUPS, compare::rank_deviation)),
+    ("replica_deviation", |bytes| check(bytes, STRATEGIES, compare::replica_deviation)),
     ("segment", external_input::segment),
     ("slurm", |bytes| text(external_input::slurm, bytes)),
     ("tf_config", |bytes| text(external_input::tf_config, bytes)),
     ("trace", corruption::trace),
-    ("wire", external_input::wire),
+    ("call_codes", external_input::call_codes),
 ];
 
-/// Admits one test at a time: `living` and `trace` recognise their group's segment as the only new
-/// segment of the process.
+/// Admits one test at a time: `corrupted_memory` and `trace` recognise their group's segment as the
+/// only new segment of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -27,7 +27,7 @@ const ALLOWED: [(&str, &[&str], &str); 56] = [
     ("cpu/reduce/axis_body.rs", &["pairs", "transposed"], "up to two tiles"),
     ("cpu/reduce/run.rs", &["padded"], "less than a small tile"),
     ("cuda/result.rs", &[], "a text"),
-    ("cuda/safe/absent.rs", &[], "a text"),
+    ("cuda/safe/absence.rs", &[], "a text"),
     ("cuda/safe/context.rs", &["note_memory", "retire"], "a list of allocations"),
     ("cuda/safe/driver.rs", &[], "names"),
     ("cuda/safe/gpu.rs", &["drop", "get", "no_memory"], "maps of devices and of blocks, not the blocks; a text"),
@@ -54,7 +54,7 @@ const ALLOWED: [(&str, &[&str], &str); 56] = [
     ("group/step/mod.rs", &["message"], "a count for each rank"),
     ("group/transport/divided.rs", &["on_stage"], "joined: up to `PLAIN_BYTES`"),
     ("hosts/", &[], "greetings, heads of messages, lists of processes, texts: bodies are moved"),
-    ("memory/kept.rs", &["give_back", "keep", "take"], "lists of pages, not the pages"),
+    ("memory/page_cache.rs", &["give_back", "keep", "take"], "lists of pages, not the pages"),
     ("memory/pretended.rs", &["alloc", "drop"], "a map of blocks, not the blocks; in tests only"),
     ("os/copy_times.rs", &["measure"], "a list of times"),
     ("os/gate.rs", &[], "a text"),
@@ -66,7 +66,7 @@ const ALLOWED: [(&str, &[&str], &str); 56] = [
     ("shm/file.rs", &[], "a text"),
     ("shm/header.rs", &[], "a text"),
     ("shm/heap.rs", &["allocate", "free"], "a list of blocks, not the blocks"),
-    ("shm/inspect.rs", &[], "texts"),
+    ("shm/inspection.rs", &[], "texts"),
     ("shm/layout/mod.rs", &[], "a text"),
     ("shm/parts.rs", &[], "a list of parts of a segment"),
     ("shm/records.rs", &["", "default"], "the record of a rank of a new group, also where it is derived"),
@@ -93,7 +93,7 @@ fn main() {
     if planted.is_empty() && !cfg!(debug_assertions) {
         return skipped("CARGO_PROFILE_RELEASE_DEBUG=line-tables-only gives object code its lines");
     }
-    let planted = planted.iter().filter(|place| place.file == "planted.rs").map(|place| &*place.function);
+    let planted = planted.iter().filter(|place| place.file == "planted_copies.rs").map(|place| &*place.function);
     assert_eq!(planted.collect::<Vec<_>>(), ["long", "unknown"]);
     let places = places("consonance_kernels", "kernels/src/").expect("an archive");
     assert!(places.iter().any(|place| place.function == "copy_private"), "the object code names no lines: {places:?}");

@@ -58,7 +58,7 @@ mod fields;
 
 mod error;
 mod foreign_errors;
-mod worst;
+mod worst_error;
 mod panics;
 mod kind;
 #[doc(hidden)]

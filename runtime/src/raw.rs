@@ -15,7 +15,7 @@ pub use crate::comm::{
     call::Call,
     engine::{Abort, AbortHandle, Carrier, Engine, Explanation, Failure, Inbox, Letter, Service},
     options::Configuration,
-    tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
+    tagged_messages::{FinishMessage, MessageFault, Tag, TaggedMessages},
 };
 pub use crate::kind::EXTENSIONS;
 pub use consonance_kernels::sync::fork::Origin;

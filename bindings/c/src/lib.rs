@@ -23,21 +23,21 @@ mod requests;
 mod leaves;
 mod job;
 mod collectives;
-mod coalesced;
+mod coalesced_calls;
 mod blocks;
 mod accumulators;
-mod accumulated;
+mod leaf_reductions;
 mod messages;
 mod memory;
 
-pub use accumulated::*;
 pub use accumulators::*;
 pub use blocks::*;
-pub use coalesced::*;
+pub use coalesced_calls::*;
 pub use collectives::*;
 pub use comm::*;
 pub use job::Job;
 pub use last_error::{ConsError, cons_code_name, cons_last_error};
+pub use leaf_reductions::*;
 pub use leaves::Leaves;
 pub use memory::*;
 pub use messages::*;
@@ -50,10 +50,10 @@ pub fn prototypes() -> Vec<String> {
         comm::PROTOTYPES,
         requests::PROTOTYPES,
         collectives::PROTOTYPES,
-        coalesced::PROTOTYPES,
+        coalesced_calls::PROTOTYPES,
         blocks::PROTOTYPES,
         accumulators::PROTOTYPES,
-        accumulated::PROTOTYPES,
+        leaf_reductions::PROTOTYPES,
         messages::PROTOTYPES,
         memory::PROTOTYPES,
     ];

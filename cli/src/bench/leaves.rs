@@ -8,7 +8,7 @@
 use super::{
     Memory,
     case::Case,
-    prepared::{Meeting, Prepared, Run, Steps, room},
+    prepared_case::{Meeting, Prepared, Run, Steps, room},
     tile::{Segment, Tiles},
 };
 use consonance::{Accumulator, Communicator};

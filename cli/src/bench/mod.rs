@@ -30,7 +30,7 @@ mod link;
 pub mod limits;
 mod pace;
 mod plot;
-mod prepared;
+mod prepared_case;
 mod processes;
 mod rank;
 pub(crate) mod rivals;

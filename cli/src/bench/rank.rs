@@ -27,7 +27,7 @@ use super::{
     limits,
     link::Link,
     pace::compute,
-    prepared::{Meeting, Prepared, Run, Steps, room},
+    prepared_case::{Meeting, Prepared, Run, Steps, room},
     tile::{Habit, Layout, Segment, Small, Tiles, count},
 };
 use consonance::{Communicator, DType};

@@ -1,6 +1,6 @@
 //! `consonance bench`.
 
-use super::{Problem, number, show::Show, terminal, writable};
+use super::{Problem, number, output::Show, terminal, writable};
 use crate::{
     bench::{
         Bench, BenchError, Memory, Rival, Row, Step, Table, Transport, bench_rank, bench_threads, busy as busy_beside,

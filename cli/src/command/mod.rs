@@ -4,7 +4,7 @@ mod bench;
 mod doctor;
 mod gpu_check;
 mod explain;
-mod show;
+mod output;
 mod terminal;
 #[cfg(target_os = "linux")]
 mod tune;

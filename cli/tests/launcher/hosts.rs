@@ -1,7 +1,7 @@
 //! `consonance run --hosts`: hosts that this machine plays. Takes root and the commands that make
 //! namespaces.
 
-use super::{CONSONANCE, Launch, across, on, until, until_gone};
+use super::{CONSONANCE, Launch, on, strategies_on_hosts, until, until_gone};
 use rustix::process::{Signal, geteuid};
 use std::{
     collections::BTreeSet,
@@ -356,7 +356,7 @@ fn the_library_on_hosts_names_the_worker_at_fault() {
         ("stop", "stopped; named by the others: it did not come before a deadline"),
         ("exit", "left with status 0 before a call of the others"),
     ];
-    let several: &[[&str; 2]] = if across::can_cross() { &[["3", "1"]] } else { &[] };
+    let several: &[[&str; 2]] = if strategies_on_hosts::can_cross() { &[["3", "1"]] } else { &[] };
     let cases = [["1", "3"]].iter().chain(several).flat_map(|hosts| ends.map(|fault| (hosts, fault)));
     for ([hosts, workers], (fault, end)) in cases {
         let mut command = Command::new(CONSONANCE);

@@ -1,12 +1,12 @@
 //! `consonance run`, with shells as workers. The tests wait for expected events up to [`LIMIT`].
 
 mod faults;
-mod across;
+mod strategies_on_hosts;
 mod hosts;
 mod mpi;
 mod nodes;
-mod reformed;
-mod replaced;
+mod reforms;
+mod replacements;
 mod roles;
 
 use rustix::process::{Pid, Signal, kill_process};

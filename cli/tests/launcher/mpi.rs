@@ -3,7 +3,7 @@
 
 use super::{
     CONSONANCE, LIMIT,
-    across::{self, say, sum, sum_of_threads},
+    strategies_on_hosts::{self, say, sum, sum_of_threads},
 };
 use consonance::{MultiWorkerMirroredStrategy, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
@@ -156,7 +156,7 @@ fn workers_over_an_mpi_have_the_bits_of_one_process_and_end_as_its_programs_do()
     let all_four = sum_of_threads(4);
     // A message that nobody receives makes the end of some MPIs a failure.
     for mpi in all().iter().flat_map(|mpi| [mpi; 4]) {
-        let (played, is_success) = mpi.play(across::NAME, across::SCENE, "checkpoint");
+        let (played, is_success) = mpi.play(strategies_on_hosts::NAME, strategies_on_hosts::SCENE, "checkpoint");
         assert!(is_success);
         for (worker, lines) in played {
             let told = if worker == 0 { "no file" } else { "told by the chief" };
@@ -226,7 +226,7 @@ fn a_worker_killed_over_an_mpi_is_named_within_a_second_and_the_others_go_on() {
             continue;
         }
         for seed in [1, 2, 3] {
-            let (played, _) = mpi.play(across::NAME, across::SCENE, &format!("seed {seed}"));
+            let (played, _) = mpi.play(strategies_on_hosts::NAME, strategies_on_hosts::SCENE, &format!("seed {seed}"));
             let killed = |(worker, said): (&usize, &Vec<String>)| {
                 Some((*worker, said.first()?.strip_prefix("at ")?.parse::<u64>().ok()?))
             };

@@ -1,7 +1,7 @@
 //! `consonance run --nodes`: one launch on each of several hosts, all of the same program. Where
 //! the workers form a group, this machine plays the hosts.
 
-use super::{CONSONANCE, Launch, across};
+use super::{CONSONANCE, Launch, strategies_on_hosts};
 use std::{
     collections::BTreeMap,
     env,
@@ -137,7 +137,7 @@ fn on_two_nodes(options: &str, test: &str, variable: (&str, &str)) -> [String; 2
 
 /// Plays a scene on two nodes. Returns the lines of each worker.
 fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
-    let [stdout, _] = on_two_nodes("--keep-going", across::NAME, (across::SCENE, scene));
+    let [stdout, _] = on_two_nodes("--keep-going", strategies_on_hosts::NAME, (strategies_on_hosts::SCENE, scene));
     let mut lines = BTreeMap::<usize, Vec<String>>::new();
     for line in stdout.lines() {
         // Each launcher puts the worker before the line.
@@ -151,11 +151,12 @@ fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
 
 #[test]
 fn the_workers_of_two_nodes_train_with_the_bits_of_one_process() {
-    if !across::can_cross() {
+    if !strategies_on_hosts::can_cross() {
         return;
     }
     let begin = Instant::now();
-    let (played, all, left) = (play("death"), across::sum_of_threads(4), across::sum_of_threads(3));
+    let (played, all, left) =
+        (play("death"), strategies_on_hosts::sum_of_threads(4), strategies_on_hosts::sum_of_threads(3));
     assert!(begin.elapsed() < Duration::from_secs(20), "the workers that are left end by themselves");
     for worker in [0, 1, 3] {
         assert_eq!(played[&worker], [&*all, "lost 2", &left], "worker {worker}");
@@ -166,7 +167,7 @@ fn the_workers_of_two_nodes_train_with_the_bits_of_one_process() {
 /// Each launch names the worker at fault, the one of another host, too.
 #[test]
 fn both_launches_name_the_worker_at_fault() {
-    if !across::can_cross() {
+    if !strategies_on_hosts::can_cross() {
         return;
     }
     for (fault, own, elsewhere) in [

@@ -4,7 +4,7 @@ use crate::{
     event::Event,
     machine::Machine,
     objects::{Objects, call},
-    pinned::Pinned,
+    pinned_memory::Pinned,
     work::{Stream, Work},
 };
 use consonance_kernels::{

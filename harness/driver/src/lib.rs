@@ -13,7 +13,7 @@
 
 mod plan;
 mod machine;
-mod pinned;
+mod pinned_memory;
 mod event;
 mod work;
 mod objects;

@@ -3,7 +3,7 @@
 use crate::{
     event::Event,
     machine::{Kernel, Machine, Program},
-    pinned::Pinned,
+    pinned_memory::Pinned,
     plan::Plan,
     work::{Resources, Stream, Work},
 };

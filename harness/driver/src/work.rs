@@ -1,6 +1,6 @@
 //! The work of a stream.
 
-use crate::{event::Event, machine::Machine, pinned::Pinned};
+use crate::{event::Event, machine::Machine, pinned_memory::Pinned};
 use std::{
     collections::{BTreeMap, VecDeque},
     slice,

@@ -27,10 +27,10 @@
 #![forbid(unsafe_code)]
 
 mod sockets;
-mod wrapped;
+mod deviation;
 
+pub use deviation::{Deviation, Plain, Wrapped};
 pub use sockets::processes;
-pub use wrapped::{Deviation, Plain, Wrapped};
 
 use consonance::{
     World,

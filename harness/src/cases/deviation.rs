@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// A case in which one rank of a group differs from the others.
 #[derive(Clone, Debug)]
-pub struct OddRank {
+pub struct RankDeviation {
     /// The number of ranks, at least 2.
     pub size: usize,
     /// The rank that differs.
@@ -31,8 +31,8 @@ pub enum RankDoes {
     IsLate,
 }
 
-impl Case for OddRank {
-    fn read(source: &mut Source<'_>) -> OddRank {
+impl Case for RankDeviation {
+    fn read(source: &mut Source<'_>) -> RankDeviation {
         let size = source.pick(SIZES).max(2);
         let mut call = Collective::read(source, size, false);
         if call.op.result(call.dtype) != Some(call.dtype) {
@@ -59,7 +59,7 @@ impl Case for OddRank {
             }
             does => does,
         };
-        OddRank { size, odd, call, does }
+        RankDeviation { size, odd, call, does }
     }
 }
 
@@ -130,7 +130,7 @@ fn other_runs(source: &mut Source<'_>, size: usize, odd: usize, runs: Option<&Ru
 
 /// A case in which one replica of a strategy differs from the others.
 #[derive(Clone, Debug)]
-pub struct OddReplica {
+pub struct ReplicaDeviation {
     /// The call of all other replicas, and of all replicas afterwards, on their contexts.
     pub case: NestCase,
     /// The replica that differs.
@@ -154,8 +154,8 @@ pub enum ReplicaDoes {
     Panics,
 }
 
-impl Case for OddReplica {
-    fn read(source: &mut Source<'_>) -> OddReplica {
+impl Case for ReplicaDeviation {
+    fn read(source: &mut Source<'_>) -> ReplicaDeviation {
         let case = NestCase { then: Then::Keep, ..NestCase::read_on(source, 2, &[Caller::Replica]) };
         let odd = source.below(case.size);
         let does = match source.below(10) {
@@ -170,7 +170,7 @@ impl Case for OddReplica {
             }
             _ => other_leaf(source, &case),
         };
-        OddReplica { case, odd, does }
+        ReplicaDeviation { case, odd, does }
     }
 }
 

@@ -6,7 +6,7 @@ mod nest;
 mod deviation;
 mod messages;
 
-pub use deviation::{OddRank, OddReplica, RankDoes, ReplicaDoes};
+pub use deviation::{RankDeviation, RankDoes, ReplicaDeviation, ReplicaDoes};
 pub use messages::{Exchange, Letter};
 pub use nest::{AxisCase, Caller, Leaf, NestCall, NestCase, Then};
 pub use script::{Buffer, Collective, Counts, Memory, Runs, Script};

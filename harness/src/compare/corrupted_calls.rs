@@ -1,6 +1,6 @@
 //! Calls of ranks while another thread writes false values into their shared memory.
 
-use super::{Verdict, kept, script};
+use super::{Verdict, pool, script};
 use crate::{
     cases::Script,
     false_values::{FalseValue, Memory},
@@ -43,7 +43,7 @@ pub(crate) fn calls(
 ) -> Verdict {
     let by_rank = script::by_rank(script);
     let asynchronous = script.asynchronous;
-    let judged = kept::on_judge(move || {
+    let judged = pool::on_judge(move || {
         before.into_iter().for_each(|value| _ = memory.change(value));
         thread::scope(|scope| {
             for (mut rank, mut calls) in ranks.into_iter().zip(by_rank) {

@@ -2,12 +2,13 @@
 //! names the odd rank, and the next run must work.
 
 use super::{
-    Verdict, kept,
+    Verdict,
     nest::{self, outcomes},
+    pool,
     script::{self, DEADLINE, parts},
 };
 use crate::{
-    cases::{Collective, Counts, NestCase, OddRank, OddReplica, RankDoes, ReplicaDoes, Script},
+    cases::{Collective, Counts, NestCase, RankDeviation, RankDoes, ReplicaDeviation, ReplicaDoes, Script},
     subjects::{Group, Replicas},
 };
 use consonance::{Communicator, Error, Implementation, Strategy};
@@ -37,13 +38,13 @@ const LONG: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// A missing or wrong error, or the difference from the spec.
-pub fn odd_rank(group: Group, case: &OddRank) -> Verdict {
-    odd_rank_within(group, case, SHORT)
+pub fn rank_deviation(group: Group, case: &RankDeviation) -> Verdict {
+    rank_deviation_within(group, case, SHORT)
 }
 
 /// Judges such a call, in which ranks wait this long for a late rank.
-fn odd_rank_within(group: Group, case: &OddRank, short: Duration) -> Verdict {
-    let OddRank { size, odd, ref call, ref does } = *case;
+fn rank_deviation_within(group: Group, case: &RankDeviation, short: Duration) -> Verdict {
+    let RankDeviation { size, odd, ref call, ref does } = *case;
     let mut first = parts(call, size);
     if let RankDoes::Calls(other, _) = does {
         first[odd] = parts(other, size).swap_remove(odd);
@@ -51,7 +52,7 @@ fn odd_rank_within(group: Group, case: &OddRank, short: Duration) -> Verdict {
     let leaves = matches!(does, RankDoes::Leaves);
     let others_are_done = Barrier::new(size);
     let calls = first.into_iter().zip(parts(call, size));
-    let (told, kept) = kept::lend(group, size).on_ranks(calls, |mut rank, (mut first, mut second)| {
+    let (told, kept) = pool::lend(group, size).on_ranks(calls, |mut rank, (mut first, mut second)| {
         let communicator = &mut rank.communicator;
         let number = communicator.rank();
         let (is_odd, mut is_told_late) = (number == odd, false);
@@ -128,7 +129,7 @@ fn odd_rank_within(group: Group, case: &OddRank, short: Duration) -> Verdict {
             // On a busy machine another rank may be late, too, and an engine may name that one
             // alone.
             if judged.is_err() && short < LONG && names_another(&told, odd) {
-                return odd_rank_within(group, case, 4 * short);
+                return rank_deviation_within(group, case, 4 * short);
             }
             judged?;
         }
@@ -177,8 +178,8 @@ fn names_another(results: &Results, odd: usize) -> bool {
 
 /// Whether every rank that made the call is told what the spec says of a group whose odd rank does
 /// this.
-fn told_of_end(case: &OddRank, act: Act<()>, results: &Results) -> Verdict {
-    let OddRank { size, odd, .. } = *case;
+fn told_of_end(case: &RankDeviation, act: Act<()>, results: &Results) -> Verdict {
+    let RankDeviation { size, odd, .. } = *case;
     let acts: Vec<_> = (0..size).map(|rank| if rank == odd { act.clone() } else { Act::Calls(Some(())) }).collect();
     let (expected, goes_on) = ending::told(&acts);
     let is_told = |result: &Result<(), Error>, expected: &Told| match (result, expected) {
@@ -207,8 +208,8 @@ fn told_of_end(case: &OddRank, act: Act<()>, results: &Results) -> Verdict {
 
 /// Whether every rank is told of the odd rank's argument, or, if its call cannot be right by
 /// itself, of that.
-fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &Results) -> Verdict {
-    let OddRank { size, odd, ref call, .. } = *case;
+fn told_of_arguments(case: &RankDeviation, other: &Collective, argument: &str, told: &Results) -> Verdict {
+    let RankDeviation { size, odd, ref call, .. } = *case;
     let takes_part = |rank: usize| call.kind != Kind::SendRecv || rank == call.root || rank == call.receiver(size);
     let refused = matches!(told[odd], Some(Err(Error::InvalidCall { .. })));
     let argument = if refused { "the call" } else { argument };
@@ -236,7 +237,7 @@ fn told_of_arguments(case: &OddRank, other: &Collective, argument: &str, told: &
 }
 
 /// Returns the rank to name if the ranks agree but for a run of leaves.
-fn gap(case: &OddRank, other: &Collective) -> Option<usize> {
+fn gap(case: &RankDeviation, other: &Collective) -> Option<usize> {
     let (runs, others) = (case.call.runs.as_ref()?, other.runs.as_ref()?);
     let mut all = runs.clone();
     all.by_rank[case.odd] = others.by_rank[case.odd].clone();
@@ -247,8 +248,8 @@ fn gap(case: &OddRank, other: &Collective) -> Option<usize> {
 ///
 /// # Errors
 /// A missing or wrong error, or the difference from the spec.
-pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
-    let OddReplica { case: ref common, odd, ref does } = *case;
+pub fn replica_deviation(replicas: Replicas, case: &ReplicaDeviation) -> Verdict {
+    let ReplicaDeviation { case: ref common, odd, ref does } = *case;
     let (Some(workers), Ok(expected)) = ((replicas.workers)(common.size), outcomes(common)) else {
         // There is no such strategy, or the common call has no result.
         return Ok(());
@@ -282,7 +283,7 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
         });
         (result.map(drop), nest::carry_out(strategy, common))
     };
-    kept::on_workers(replicas, common.size, nest::settings(common), work, |results| {
+    pool::on_workers(replicas, common.size, nest::settings(common), work, |results| {
         let told = told.lock().expect("nobody panics holding this");
         let was_told = |replica: usize| match &told[replica] {
             Some(told) => told.is_some(),
@@ -306,8 +307,8 @@ pub fn odd_replica(replicas: Replicas, case: &OddReplica) -> Verdict {
 
 /// Returns whether a worker's error fits what the odd replica did. `has_odd`: the odd replica is
 /// one of the worker's.
-fn is_right(case: &OddReplica, has_odd: bool, result: &Result<(), Error>) -> bool {
-    let OddReplica { case: ref common, odd, ref does } = *case;
+fn is_right(case: &ReplicaDeviation, has_odd: bool, result: &Result<(), Error>) -> bool {
+    let ReplicaDeviation { case: ref common, odd, ref does } = *case;
     let calls: Vec<_> = (0..common.size).map(|replica| Some(replica == odd)).collect();
     let named = |replica: usize| blame(&calls).is_some_and(|(named, _)| named == replica);
     match (does, result) {
@@ -350,9 +351,9 @@ mod tests {
         let (kind, dtype, op, counts) = (Kind::Reduce, DType::U64, ReduceOp::Xor, Counts::Even(41));
         let (memory, offset, seed) = (Memory::Own, 1, 42090);
         let call = Collective { kind, dtype, op, counts, runs: None, root: 0, in_place: true, memory, offset, seed };
-        let case = OddRank { size: 8, odd: 3, call, does: RankDoes::IsLate };
+        let case = RankDeviation { size: 8, odd: 3, call, does: RankDoes::IsLate };
         for &group in GROUPS.iter() {
-            odd_rank_within(group, &case, Duration::from_micros(1)).unwrap_or_else(|wrong| panic!("{wrong}"));
+            rank_deviation_within(group, &case, Duration::from_micros(1)).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
 }

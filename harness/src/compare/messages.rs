@@ -1,6 +1,6 @@
 //! Compares messages with the spec's matching of receives.
 
-use super::{Verdict, kept::on_threads, script::DEADLINE, with_type};
+use super::{Verdict, pool::on_threads, script::DEADLINE, with_type};
 use crate::{
     cases::{Exchange, Letter},
     sample::{Sample, keys, sample},

@@ -9,14 +9,14 @@ mod file;
 mod checkpoint;
 #[cfg(target_os = "linux")]
 pub(crate) mod corrupted_calls;
-mod kept;
+mod pool;
 
 pub use checkpoint::{checkpoint, checkpoints};
-pub use deviation::{odd_rank, odd_replica};
+pub use deviation::{rank_deviation, replica_deviation};
 pub use file::file;
-pub use kept::forget;
 pub use messages::messages;
 pub use nest::{axes, nest};
+pub use pool::forget;
 pub use script::script;
 #[cfg(target_os = "linux")]
 pub use script::{Part, given, parts, start_all};
@@ -46,7 +46,7 @@ pub fn check<S: Subject, C: Case>(bytes: &[u8], subjects: &[S], judge: fn(S, &C)
 /// The fault, with the case.
 pub fn check_case<S: Subject, C: Case>(subject: S, case: &C, judge: fn(S, &C) -> Verdict) -> Verdict {
     let owned = case.clone();
-    let judged = kept::on_judge(move || judge(subject, &owned)).recv_timeout(HANGS);
+    let judged = pool::on_judge(move || judge(subject, &owned)).recv_timeout(HANGS);
     let verdict = judged.unwrap_or_else(|_| Err(format!("hangs: {}", threads())));
     verdict.map_err(|wrong| format!("{subject:?}: {wrong}\nin {case:?}"))
 }

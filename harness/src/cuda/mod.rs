@@ -15,13 +15,13 @@ mod concat;
 mod elements;
 mod exact;
 mod list;
-mod fuzzed;
+mod fuzzed_cases;
 
 pub use along::AlongCase;
 pub use concat::ConcatCase;
 pub use elements::{ElementsCase, Work};
 pub use fold::{FoldCase, Route};
-pub use fuzzed::fuzzed;
+pub use fuzzed_cases::fuzzed;
 pub use gpu::Gpu;
 pub use interpreter::Interpreter;
 pub use list::cases;

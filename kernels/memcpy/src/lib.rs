@@ -13,7 +13,7 @@ use std::{
 };
 
 pub mod object_code;
-pub mod planted;
+pub mod planted_copies;
 
 /// A few hundred bytes. Larger copies are [found].
 pub const MOST: usize = 512;

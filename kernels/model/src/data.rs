@@ -1,6 +1,6 @@
 //! Elements that ranks pass to the protocol.
 
-use crate::{shm::Segment, watched};
+use crate::{shm::Segment, watched_memory};
 use std::{slice, sync::Arc};
 
 /// Elements of one rank, which other ranks may access.
@@ -15,7 +15,7 @@ enum Elements {
 impl Data {
     pub(crate) fn new(elements: impl Iterator<Item = u64>) -> Data {
         let elements: Vec<u64> = elements.collect();
-        watched::watch(elements.as_ptr().cast(), size_of_val(elements.as_slice()), 128);
+        watched_memory::watch(elements.as_ptr().cast(), size_of_val(elements.as_slice()), 128);
         Data(Elements::Own(elements))
     }
 
@@ -27,7 +27,7 @@ impl Data {
     /// Returns the elements for the calling rank to write.
     pub(crate) fn write(&mut self) -> &mut [u64] {
         let elements = self.share();
-        watched::write(elements.as_mut_ptr().cast(), size_of_val(elements));
+        watched_memory::write(elements.as_mut_ptr().cast(), size_of_val(elements));
         elements
     }
 
@@ -47,7 +47,7 @@ impl Data {
     /// Returns the elements for the calling rank to read.
     pub(crate) fn read(&mut self) -> &[u64] {
         let elements = self.share();
-        watched::read(elements.as_ptr().cast(), size_of_val(elements));
+        watched_memory::read(elements.as_ptr().cast(), size_of_val(elements));
         elements
     }
 }

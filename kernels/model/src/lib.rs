@@ -30,7 +30,7 @@ mod memory;
 mod cpu;
 mod os;
 mod shm;
-mod watched;
+mod watched_memory;
 
 // The protocol, unchanged.
 #[path = "../../src/group/mod.rs"]

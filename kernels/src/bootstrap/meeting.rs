@@ -1,11 +1,11 @@
 //! The sockets around [`Formation`]: a process listens, and the others of its job find it.
 
 use super::{
-    elsewhere::elsewhere,
     error::{Absent, MeetingError, system},
     formation::{Formation, Outcome},
-    formed::{Formed, Gone, Member},
+    formed_group::{Formed, Gone, Member},
     options::{MeetingOptions, Notice, Waiting, holder, name, random},
+    other_jobs::elsewhere,
     packet::{Group, Hello, MAX_BYTES, MAX_TASKS, Packet, ReadError, TaskSet},
     socket::{self, Link, Received},
 };

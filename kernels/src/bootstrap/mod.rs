@@ -8,8 +8,8 @@
 //!
 //! Files: `packet.rs` encodes the packets. `formation/` is the protocol without sockets.
 //! `meeting.rs` runs the protocol over the sockets that `socket.rs` makes, and `strangers.rs` over
-//! those of processes that have not said who they are. `elsewhere.rs` finds processes that wait for
-//! another job. `formed.rs`, `watch.rs` and `error.rs` contain what their names say.
+//! those of processes that have not said who they are. `other_jobs.rs` finds processes that wait
+//! for another job. `formed_group.rs`, `watch.rs` and `error.rs` contain what their names say.
 //!
 //! # The protocol
 //!
@@ -78,20 +78,20 @@
 //! another build or size, which is an error; any other costs nothing but its own connection.
 
 mod options;
-mod elsewhere;
+mod other_jobs;
 mod meeting;
 mod strangers;
 pub mod formation;
 pub mod packet;
 pub(crate) mod socket;
-mod formed;
+mod formed_group;
 mod watch;
 mod error;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Absent, MeetingError};
-pub use formed::{Formed, Gone, Member};
+pub use formed_group::{Formed, Gone, Member};
 pub use meeting::Meeting;
 pub use options::{MeetingOptions, Waiting};
 pub use packet::Group;

@@ -1,7 +1,7 @@
 //! Threads that wait until other members of a group end or leave.
 
 use super::{
-    formed::{Formed, Gone, MemberLink},
+    formed_group::{Formed, Gone, MemberLink},
     socket::{self, Link},
 };
 use crate::{

@@ -1,7 +1,7 @@
 //! The meeting of processes on several hosts.
 
 use super::{
-    dial::{self, ANSWER, Timed, dial, is_closed},
+    connection::{self, ANSWER, Timed, dial, is_closed},
     greeting::{Greeting, Heard},
     keep_alive::keep_alive,
 };
@@ -121,7 +121,7 @@ pub fn meet_at(
 pub(super) fn listen(host: &Host, deadline: Instant) -> Result<TcpListener, NotMet> {
     let own = host.greeting.task;
     let others = host.addresses.iter().enumerate().filter(|(task, _)| *task != own).map(|(_, address)| &**address);
-    dial::listen(&host.addresses[own], others, deadline)
+    connection::listen(&host.addresses[own], others, deadline)
         .map_err(|problem| NotMet::because(format!("{} {problem}", host.names[own])))
 }
 
@@ -441,5 +441,5 @@ fn greet(stream: TcpStream, own: &Greeting) -> io::Result<Event> {
 }
 
 fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), NotMet> {
-    dial::spawn(work).map_err(NotMet::because)
+    connection::spawn(work).map_err(NotMet::because)
 }

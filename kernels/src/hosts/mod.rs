@@ -7,9 +7,10 @@
 //! greeting, or one of another job, cost only their own connection.
 //!
 //! **Replacements.** Processes that are left after a loss may wait for others in the places of the
-//! lost ones, and meet with them as all did at first: see `preparing.rs`.
+//! lost ones, and meet with them as all did at first: see `replacement_meeting.rs`.
 //!
-//! **Neighbours.** Those of one host then begin to share memory, if they can: see `near.rs`.
+//! **Neighbours.** Those of one host then begin to share memory, if they can: see
+//! `neighbour_memory.rs`.
 //!
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
 //! table of all addresses there. See [`look_up`].
@@ -24,18 +25,18 @@
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
 
-mod carrying;
-mod dial;
+mod delivery;
+mod connection;
 mod greeting;
 mod keep_alive;
 mod meeting;
 mod neighbours;
-mod near;
+mod neighbour_memory;
 mod network;
-mod preparing;
-mod reach;
+mod replacement_meeting;
+mod wire_connections;
 mod senders;
-mod shared;
+mod shared_network;
 mod states;
 mod table;
 mod turns;
@@ -43,11 +44,11 @@ mod word;
 
 pub use greeting::{Greeting, Heard};
 pub use meeting::{Host, Met, NotMet, meet, meet_at};
-pub use near::Near;
+pub use neighbour_memory::Near;
 pub use neighbours::Neighbours;
 pub use network::Network;
-pub use preparing::Preparing;
-pub use shared::{HEAD, Head, News};
+pub use replacement_meeting::Preparing;
+pub use shared_network::{HEAD, Head, News};
 pub use states::{near, place};
 pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};
 

@@ -1,14 +1,14 @@
 //! The network between processes that have met.
 
 use super::{
-    carrying::Carrying,
+    delivery::Carrying,
     meeting::Met,
     neighbours::Neighbours,
-    reach::reach,
     senders::senders,
-    shared::{Head, News, Orders, Shared},
+    shared_network::{Head, News, Orders, Shared},
     states::States,
     turns::Turns,
+    wire_connections::reach,
     word::{ASK, LEAVE_BEHIND},
 };
 use crate::{os::process_state::ProcessState, sync::fork::Origin, wire::Wire};

@@ -1,7 +1,7 @@
 //! Owned elements in any space.
 
 use super::{
-    owned::HostMemory,
+    host_memory::HostMemory,
     space::{Buf, BufMut, Space},
     view::{HostBuf, HostBufMut},
 };

@@ -5,15 +5,15 @@
 
 mod view;
 mod space;
-mod owned;
+mod host_memory;
 mod device;
 #[doc(hidden)]
 pub mod pretended;
 mod pages;
-mod kept;
+mod page_cache;
 
 pub use device::{DeviceBlock, DeviceMemory, Memory};
-pub use owned::HostMemory;
+pub use host_memory::HostMemory;
 pub use space::{Buf, BufMut, Space};
 pub(crate) use view::make_valid;
 pub use view::{HostBuf, HostBufMut};

@@ -1,6 +1,6 @@
 //! Pages of memory.
 
-use super::kept;
+use super::page_cache;
 use memmap2::MmapMut;
 use std::{io, ptr::NonNull};
 
@@ -32,7 +32,7 @@ impl Pages {
     /// Returns pages that were freed a short time ago, if there are any of this size. They contain
     /// what their last user wrote.
     pub(crate) fn used(bytes: usize) -> Option<Pages> {
-        kept::take(bytes).map(|pages| Pages(Some(pages)))
+        page_cache::take(bytes).map(|pages| Pages(Some(pages)))
     }
 
     pub(crate) fn start(&mut self) -> NonNull<u8> {
@@ -42,6 +42,6 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(kept::keep);
+        self.0.take().into_iter().for_each(page_cache::keep);
     }
 }

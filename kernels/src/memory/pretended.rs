@@ -3,7 +3,7 @@
 
 use super::{
     device::{DeviceBlock, DeviceMemory},
-    owned::HostMemory,
+    host_memory::HostMemory,
     space::{Buf, Space},
     view::{HostBuf, HostBufMut},
 };

@@ -23,7 +23,7 @@
 pub(crate) mod records;
 pub(crate) mod ring;
 #[cfg(target_os = "linux")]
-pub(crate) mod measured;
+pub(crate) mod measured_knobs;
 pub mod call_log;
 pub mod codes;
 pub(crate) mod local;
@@ -56,7 +56,7 @@ pub(crate) mod deaths;
 #[cfg(target_os = "linux")]
 mod heap;
 #[cfg(target_os = "linux")]
-mod inspect;
+mod inspection;
 #[cfg(target_os = "linux")]
 mod shared_file;
 #[cfg(target_os = "linux")]
@@ -66,7 +66,7 @@ mod published;
 #[cfg(all(target_os = "linux", debug_assertions))]
 mod parts;
 #[cfg(not(target_os = "linux"))]
-mod none;
+mod absent_segment;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
@@ -74,12 +74,12 @@ mod tests;
 /// words.
 pub(crate) const PAYLOAD_BYTES: usize = (8 << 10) + 512;
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) use absent_segment::Area;
+#[cfg(not(target_os = "linux"))]
+pub use absent_segment::{Segment, Shape};
 #[cfg(target_os = "linux")]
 pub(crate) use layout::Area;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use none::Area;
-#[cfg(not(target_os = "linux"))]
-pub use none::{Segment, Shape};
 #[cfg(all(target_os = "linux", debug_assertions))]
 #[doc(hidden)]
 pub use parts::Part;
@@ -87,7 +87,7 @@ pub use parts::Part;
 pub use {
     error::SegmentError,
     group_id::GroupId,
-    inspect::{Inspection, RankCalls},
+    inspection::{Inspection, RankCalls},
     layout::Shape,
     published::{Published, PublishedView, Reading},
     segment::Segment,

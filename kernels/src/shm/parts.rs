@@ -5,7 +5,7 @@ use super::{
     call_log::CallLog,
     layout::{Area, Header, Layout, MEASURED, Shape, areas, groups},
     life::Life,
-    measured::Measured,
+    measured_knobs::Measured,
     records::{Head, RankRecord},
     ring::{Cell, RingEnds},
     segment::Segment,

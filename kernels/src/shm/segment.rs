@@ -11,7 +11,7 @@ use super::{
     life::Life,
     local::Locals,
     mapping::Mapping,
-    measured::Measured,
+    measured_knobs::Measured,
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
     title::LinkTitle,

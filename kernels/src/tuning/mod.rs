@@ -10,13 +10,13 @@
 //! before the first large call (`group/measured.rs`).
 //!
 //! `knobs.rs` has the table, `value.rs` the types of values. `machine.rs` reads what the system
-//! says of the machine, and `choose.rs` sets knobs by it. `text.rs` reads and writes files of
+//! says of the machine, and `choice.rs` sets knobs by it. `text.rs` reads and writes files of
 //! knobs. `process.rs` keeps the values of this process.
 
 mod value;
 mod knobs;
 mod machine;
-mod choose;
+mod choice;
 mod text;
 mod process;
 

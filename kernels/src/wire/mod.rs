@@ -38,14 +38,14 @@
 
 #[macro_use]
 mod functions;
-mod absent;
+mod absence;
 mod error;
 mod hooks;
 mod signals;
 mod ucx;
 mod mpi;
 
-pub use absent::Absent;
+pub use absence::Absent;
 pub use error::WireError;
 pub use mpi::world_of_mpi;
 pub use ucx::places_of_ucx;

@@ -1,6 +1,6 @@
 //! The file of a checkpoint: values, and a digest by which damage is noticed.
 
-use super::{Saveable, temporary::Temporary};
+use super::{Saveable, temporary_file::Temporary};
 use crate::{
     Error, Result, Tensor,
     dataset::file::{

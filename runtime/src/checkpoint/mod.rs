@@ -43,10 +43,10 @@
 
 mod saveable;
 mod manager;
-mod sent;
+mod sent_values;
 mod file;
-mod temporary;
-mod recover;
+mod temporary_file;
+mod recovery;
 
 pub use manager::{CheckpointManager, Restored};
 pub use saveable::Saveable;
@@ -207,7 +207,7 @@ fn restore_all<T: Serialize + DeserializeOwned>(
         let (found, held) = or_refuse(strategy, kind, find_and_hold())?;
         let (values, about) = match (strategy, found) {
             (None, Some(found)) => found,
-            (Some(strategy), found) => sent::by_chief(strategy, &variables, found)?,
+            (Some(strategy), found) => sent_values::by_chief(strategy, &variables, found)?,
             (None, None) => unreachable!("a process without others is the chief"),
         };
         let values = values.into_iter().flatten();

@@ -7,7 +7,7 @@ use crate::{
         options,
         promise::Promise,
         request::Request,
-        tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
+        tagged_messages::{FinishMessage, MessageFault, Tag, TaggedMessages},
     },
 };
 use consonance_kernels::{

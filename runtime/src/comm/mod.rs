@@ -8,13 +8,13 @@ pub(crate) mod promise;
 pub(crate) mod kept_thread;
 pub(crate) mod request;
 pub(crate) mod mailbox;
-pub(crate) mod tagged;
+pub(crate) mod tagged_messages;
 pub(crate) mod engine;
-mod observed;
+mod observation;
 pub(crate) mod communicator;
 mod slices;
 pub(crate) mod accumulator;
-pub(crate) mod accumulated;
+pub(crate) mod leaf_reductions;
 pub(crate) mod exact;
 mod bytes;
 #[cfg(feature = "serde")]

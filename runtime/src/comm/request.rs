@@ -4,7 +4,7 @@ use crate::{
     Error, Result,
     comm::{
         promise::{Promise, Promised, promise},
-        tagged::TaggedMessages,
+        tagged_messages::TaggedMessages,
     },
 };
 use consonance_kernels::sync::fork::Origin;

@@ -25,12 +25,12 @@
 //! # Ok::<(), consonance::Error>(())
 //! ```
 
-mod adapt;
+mod adaptors;
 mod batch;
 mod column;
-mod combine;
-mod deal;
-mod distributed;
+mod combinations;
+mod division;
+mod distributed_dataset;
 pub(crate) mod file;
 mod grains;
 mod input;
@@ -40,11 +40,11 @@ mod range;
 mod strategy;
 mod table;
 
-pub use adapt::{Filter, FromFn, Map, Repeat, Shard, Skip, Take, from_fn, try_from_fn};
+pub use adaptors::{Filter, FromFn, Map, Repeat, Shard, Skip, Take, from_fn, try_from_fn};
 pub use batch::Batch;
 pub use column::Column;
-pub use combine::{Interleave, Zip};
-pub use distributed::{DistributedDataset, DistributedIterator};
+pub use combinations::{Interleave, Zip};
+pub use distributed_dataset::{DistributedDataset, DistributedIterator};
 #[cfg(feature = "csv")]
 pub use file::{CsvColumn, CsvOptions};
 pub use grains::{DistributedGrains, GrainsIterator};
@@ -52,7 +52,7 @@ pub use input::{AutoShardPolicy, Deal, InputContext, InputOptions};
 pub use range::range;
 pub use table::{Columns, Table, from_tensor_slices};
 
-pub(crate) use deal::{Form, Share, not_batched};
+pub(crate) use division::{Form, Share, not_batched};
 
 use crate::{
     DType, Nest, Result,

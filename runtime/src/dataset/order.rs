@@ -1,6 +1,6 @@
 //! The choice and order of the rows of a table.
 
-use super::adapt::check_shard;
+use super::adaptors::check_shard;
 use crate::{DType, Error, Result, execution::random::SplitMix64};
 use std::{borrow::Cow, io, ops::Range};
 

@@ -1,6 +1,6 @@
 //! The builder of strategies.
 
-use super::{Common, Engines, Inner, Placement, StaticShapes, Strategy, Workers, common::next_group};
+use super::{Common, Engines, Inner, Placement, StaticShapes, Strategy, Workers, common_settings::next_group};
 use crate::{
     ClusterResolver, CommunicationOptions, Device, Error, Result, cluster::Role, comm::engine::Engine, device,
 };

@@ -1,6 +1,6 @@
 //! The claims of the ranks of a group: which worker has which replicas.
 
-use super::common::Common;
+use super::common_settings::Common;
 use crate::{
     Communicator, Error, Result,
     comm::{agreement::Agreement, call::Call},

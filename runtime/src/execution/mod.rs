@@ -3,7 +3,7 @@
 
 mod builder;
 mod claims;
-mod common;
+mod common_settings;
 pub(crate) mod context;
 mod engines;
 mod lease;
@@ -14,7 +14,7 @@ mod worker_group;
 
 pub use builder::Builder;
 pub(crate) use builder::check_devices;
-pub(crate) use common::Common;
+pub(crate) use common_settings::Common;
 pub(crate) use engines::{Engines, MakeEngines};
 pub(crate) use lease::CommLease;
 pub use static_shapes::{Compilations, StaticShapes};

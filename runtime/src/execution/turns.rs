@@ -5,7 +5,7 @@ use super::{CallGuard, CommLease, Strategy, Workers, context};
 use crate::{
     Communicator, Error, Result, Tensor,
     comm::{agreement::Agreement, call::Call},
-    worst::all_or_worst,
+    worst_error::all_or_worst,
 };
 use consonance_kernels::{digest::digest, group::Reason, os::thread_pool::Team};
 use consonance_spec::Kind;

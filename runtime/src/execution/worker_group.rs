@@ -24,7 +24,7 @@
 
 use super::{
     claims::{Claim, Roles, remaining, tell},
-    common::{Common, next_group},
+    common_settings::{Common, next_group},
 };
 use crate::{
     Communicator, Error, Result,

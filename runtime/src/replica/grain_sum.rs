@@ -1,10 +1,10 @@
 //! The contributions of a replica that has several, each a nest: combined as they come, and then
 //! with those of the other replicas.
 
-use super::{earlier::Run, nest_call::check_leaves, packed_sums::PackedSums};
+use super::{earlier_contributions::Run, nest_call::check_leaves, packed_sums::PackedSums};
 use crate::{
     Axes, CommunicationOptions, Error, ReduceOp, ReplicaContext, Result,
-    replica::verify::first_nan,
+    replica::verification::first_nan,
     value::nest::{Leaf, NestSignature},
 };
 use consonance_spec::Kind;

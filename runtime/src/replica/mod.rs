@@ -2,8 +2,8 @@
 
 mod board;
 mod context;
-mod current;
-pub(crate) mod earlier;
+mod current_replica;
+pub(crate) mod earlier_contributions;
 pub(crate) mod exact;
 pub(crate) mod grain_sum;
 mod grains;
@@ -14,10 +14,10 @@ mod overlap_queue;
 pub(crate) mod packed_sums;
 mod slices;
 mod static_shapes;
-mod verify;
+mod verification;
 
 pub(crate) use board::MergeBoard;
 pub use context::ReplicaContext;
-pub(crate) use current::Running;
-pub use current::{ReplicaHandle, current_replica};
+pub(crate) use current_replica::Running;
+pub use current_replica::{ReplicaHandle, current_replica};
 pub use grains::NestAccumulator;

@@ -11,7 +11,7 @@
 //! choice: the calls are the same.
 
 use super::{
-    earlier::{Earlier, Run},
+    earlier_contributions::{Earlier, Run},
     overlap_queue::{CALL, Flow, Passed},
 };
 use crate::{

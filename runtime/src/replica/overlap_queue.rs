@@ -10,9 +10,9 @@ use crate::{
     },
     execution::CommLease,
     replica::{
-        earlier::{Earlier, Run, all_reduce_last},
+        earlier_contributions::{Earlier, Run, all_reduce_last},
         nest_call::NestCall,
-        verify::{has_nan, refuse_nan},
+        verification::{has_nan, refuse_nan},
     },
     value::{
         contract::Contract,

@@ -7,7 +7,7 @@ use crate::{
     panics,
     profile::{Event, RunSpan, Span},
     replica::{MergeBoard, Running},
-    worst::all_or_worst,
+    worst_error::all_or_worst,
 };
 use consonance_kernels::group::Reason;
 use std::{any::type_name_of_val, panic::Location, sync::Mutex};

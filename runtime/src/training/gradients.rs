@@ -3,7 +3,7 @@
 use crate::{
     Axes, Buckets, CommunicationOptions, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
     replica::{
-        earlier::Earlier,
+        earlier_contributions::Earlier,
         grain_sum::{Counted, Place},
     },
     value::nest::{self, Leaf, NestSignature, Path},

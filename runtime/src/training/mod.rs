@@ -42,13 +42,13 @@
 //! ```
 
 mod gradients;
-mod clip;
-mod compare;
+mod clipping;
+mod comparison;
 mod metrics;
 mod classes;
 
 pub use classes::{Auc, Curve, Precision, Recall};
-pub use clip::{clip_by_global_norm, global_norm};
-pub use compare::compare_parameters;
+pub use clipping::{clip_by_global_norm, global_norm};
+pub use comparison::compare_parameters;
 pub use gradients::{Communication, Gradients, Pass, Reduced};
 pub use metrics::{Accuracy, Mean, Sum};

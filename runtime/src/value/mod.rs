@@ -15,4 +15,4 @@ pub mod nest;
 pub(crate) mod per_replica;
 pub(crate) mod grains;
 pub(crate) mod contract;
-mod to_device;
+mod device_copy;

@@ -9,7 +9,7 @@ mod place;
 mod replica;
 mod scatter;
 pub(crate) mod update;
-mod verify;
+mod verification;
 mod view;
 
 pub use builder::VariableBuilder;

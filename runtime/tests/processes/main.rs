@@ -22,7 +22,7 @@ mod limits;
 mod corrupt_peer;
 mod reforms;
 mod servers;
-mod sets;
+mod datasets;
 #[cfg(feature = "checkpoint")]
 mod recoveries;
 mod costs;
@@ -57,7 +57,7 @@ const PARTS: &[(&str, Part)] = &[
     ("corrupts", corrupt_peer::corrupts),
     ("obeys", reforms::obeys),
     ("serves", servers::serves),
-    ("takes", sets::takes),
+    ("takes", datasets::takes),
     #[cfg(feature = "checkpoint")]
     ("recovers", recoveries::recovers),
     ("exchanges", messages::exchanges),

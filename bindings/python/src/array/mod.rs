@@ -7,12 +7,12 @@
 
 mod dlpack;
 mod layout;
-mod lazy;
+mod lazy_views;
 mod loans;
 
 pub(crate) use loans::Loans;
 
-use self::{layout::Layout, lazy::Lazy};
+use self::{layout::Layout, lazy_views::Lazy};
 use crate::{
     failure::Bad,
     types::{self, bytes},

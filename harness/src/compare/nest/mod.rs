@@ -6,7 +6,7 @@ mod tree;
 pub(super) use outcome::{Outcome, outcomes};
 pub(super) use tree::Tree;
 
-use super::{Verdict, kept, script::DEADLINE};
+use super::{Verdict, pool, script::DEADLINE};
 use crate::{
     cases::{AxisCase, Caller, NestCall, NestCase, Then},
     subjects::{Replicas, Settings},
@@ -26,7 +26,7 @@ pub fn nest(replicas: Replicas, case: &NestCase) -> Verdict {
         let found = carry_out(strategy, case).and_then(|trees| then(case.then, trees));
         (strategy.local_replicas().start, found)
     };
-    kept::on_workers(replicas, case.size, settings(case), work, |found| match outcomes(case) {
+    pool::on_workers(replicas, case.size, settings(case), work, |found| match outcomes(case) {
         Ok(expected) => found.into_iter().try_for_each(|(first, found)| match found {
             Ok(found) => equal(case, first, &found, &expected),
             Err(error) => Err(format!("failed: {error}; expected a result")),

@@ -6,7 +6,7 @@ mod means;
 
 pub use part::{Part, given};
 
-use super::{Verdict, kept, with_type};
+use super::{Verdict, pool, with_type};
 use crate::{
     cases::{Collective, Script},
     sample::Sample,
@@ -25,7 +25,7 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 /// # Errors
 /// The difference from the spec.
 pub fn script(group: Group, script: &Script) -> Verdict {
-    let (_, group) = kept::lend(group, script.size).on_ranks(by_rank(script), |mut rank, mut calls| {
+    let (_, group) = pool::lend(group, script.size).on_ranks(by_rank(script), |mut rank, mut calls| {
         let communicator = &mut rank.communicator;
         communicator.set_implementation(script.implementation);
         communicator.set_timeout(DEADLINE).expect("a timeout that ends");

@@ -8,7 +8,7 @@ mod declared;
 mod partition;
 mod slices;
 mod store;
-mod trained;
+mod training;
 
 pub(crate) use checkpoint::{checkpoint, refused_restore};
 pub(crate) use declared::{cluster, has_step};
@@ -38,7 +38,7 @@ pub(crate) fn program(case: &Case) -> Answer {
         return declared::second_coordinator(case);
     }
     let results = match case.args["optimizers"].is_object() {
-        true => trained::play(case)?,
+        true => training::play(case)?,
         false => chief::Chief::play(&case.args)?,
     };
     Ok(Value::dict([("steps", Value::List(results))]))

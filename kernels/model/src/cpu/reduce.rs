@@ -6,7 +6,7 @@ mod nodes;
 pub use nodes::{Node, Part, nodes};
 
 use super::cache_hints::{CacheHints, Locality};
-use crate::watched;
+use crate::watched_memory;
 use consonance_spec::{DType, ReduceOp};
 
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl Reducer {
     pub(crate) unsafe fn fold(&self, sources: &[*const u8], targets: &[*mut u8], count: usize, _: CacheHints) {
         let mut sum = vec![0u64; count];
         for source in sources {
-            watched::read(*source, count * 8);
+            watched_memory::read(*source, count * 8);
             for (index, sum) in sum.iter_mut().enumerate() {
                 // SAFETY: the caller ensures that the source is valid for reads; payloads need not
                 // be aligned.
@@ -50,7 +50,7 @@ impl Reducer {
             }
         }
         for target in targets {
-            watched::write(*target, count * 8);
+            watched_memory::write(*target, count * 8);
             // SAFETY: the caller ensures that the target is valid for writes.
             unsafe { std::ptr::copy_nonoverlapping(sum.as_ptr().cast(), *target, count * 8) }
         }

@@ -4,7 +4,7 @@
 //! ranks must then discard the bytes. The model reports every such access as an error, because its
 //! scenarios that read other processes have no rank that gives up in the middle.
 
-use crate::watched;
+use crate::watched_memory;
 
 #[derive(Clone, Copy)]
 #[allow(dead_code, reason = "the model has one process")]
@@ -27,8 +27,8 @@ impl Process {
     /// that can be read.
     pub(crate) unsafe fn read(&self, address: usize, target: *mut u8, bytes: usize) -> Result<(), Unread> {
         let source: *const u8 = std::ptr::with_exposed_provenance(address);
-        watched::read(source, bytes);
-        watched::write(target, bytes);
+        watched_memory::read(source, bytes);
+        watched_memory::write(target, bytes);
         // SAFETY: the caller's promises.
         unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) }
         Ok(())

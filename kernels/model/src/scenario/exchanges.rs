@@ -5,7 +5,7 @@ use crate::{
     data::Data,
     group::{Abort, Fault, Reason},
     shm::call_log_text::{CALLS, CallLog, Outcome},
-    watched,
+    watched_memory,
 };
 use consonance_spec::{Kind, Signature};
 use std::{sync::Arc, time::Duration};
@@ -107,7 +107,7 @@ pub(super) fn end_from_outside() {
             let result = (1..=2).try_for_each(|call| sum(&mut endpoint, call));
             if let Err(fault) = result {
                 assert_eq!(fault, Fault::Aborted(Abort { rank: 0, reason: Reason::Failure }));
-                watched::read(std::ptr::with_exposed_provenance(address), 8);
+                watched_memory::read(std::ptr::with_exposed_provenance(address), 8);
             }
             endpoint
         })

@@ -17,7 +17,7 @@ use self::{
 };
 use crate::{
     fault::{self, Fault as Planted},
-    watched,
+    watched_memory,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -143,7 +143,7 @@ impl Scenario {
                         RUNS.set(RUNS.get() + 1);
                         DEATH.set(death);
                         fault::begin();
-                        watched::begin();
+                        watched_memory::begin();
                         run();
                     });
                 }

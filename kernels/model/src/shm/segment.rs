@@ -10,7 +10,7 @@ use super::{
 use crate::{
     fault,
     tuning::{self, Tuning},
-    watched,
+    watched_memory,
 };
 use std::{
     cell::{Cell, UnsafeCell},
@@ -94,7 +94,7 @@ impl Segment {
     pub(crate) fn new(shape: Shape) -> Segment {
         let area = |_| Memory::new(shape);
         let heaps: Box<[UnsafeCell<u64>]> = (0..shape.ranks * HEAP).map(|_| UnsafeCell::new(0)).collect();
-        watched::watch(heaps.as_ptr().cast(), size_of_val(&*heaps), UNIT);
+        watched_memory::watch(heaps.as_ptr().cast(), size_of_val(&*heaps), UNIT);
         let areas = (0..=shape.splits).map(area).collect();
         Segment { shape, areas, heaps, detached: Cell::new(false), call_log: CallLog }
     }
@@ -241,12 +241,12 @@ impl Memory {
         watch_payloads(&records);
         let staging: Box<[UnsafeCell<u8>]> =
             (0..shape.ranks * shape.staging_bytes).map(|_| UnsafeCell::new(0)).collect();
-        watched::watch(staging.as_ptr().cast(), staging.len(), UNIT);
+        watched_memory::watch(staging.as_ptr().cast(), staging.len(), UNIT);
         let rings = if shape.rings { shape.ranks * shape.ranks } else { 0 };
         let rings: Box<[(RingEnds, [RingCell; CELLS])]> = (0..rings).map(|_| Default::default()).collect();
         for cell in rings.iter().flat_map(|(_, cells)| cells) {
-            watched::watch(cell.short.get().cast(), SHORT_BYTES, SHORT_BYTES);
-            watched::watch(cell.long.get().cast(), CELL_BYTES, CELL_BYTES);
+            watched_memory::watch(cell.short.get().cast(), SHORT_BYTES, SHORT_BYTES);
+            watched_memory::watch(cell.long.get().cast(), CELL_BYTES, CELL_BYTES);
         }
         Memory { head: Box::default(), records, staging, rings }
     }
@@ -256,11 +256,11 @@ impl Memory {
 pub(crate) fn watch_payloads(records: &[RankRecord]) {
     for record in records {
         for sequence in 0..records::DESCRIPTORS as u64 {
-            watched::watch(record.descriptor(sequence).payload(), records::FIRST_BYTES, records::FIRST_BYTES);
-            watched::watch(record.message(sequence), records::MESSAGE_BYTES, records::MESSAGE_BYTES);
+            watched_memory::watch(record.descriptor(sequence).payload(), records::FIRST_BYTES, records::FIRST_BYTES);
+            watched_memory::watch(record.message(sequence), records::MESSAGE_BYTES, records::MESSAGE_BYTES);
         }
         for sequence in 0..records::PLACES as u64 {
-            watched::watch(record.payload(sequence), records::PAYLOAD_BYTES, records::PAYLOAD_BYTES);
+            watched_memory::watch(record.payload(sequence), records::PAYLOAD_BYTES, records::PAYLOAD_BYTES);
         }
     }
 }

@@ -3,14 +3,14 @@
 //!
 //! A result of many elements is computed block by block (`block.rs`). What the blocks leave is
 //! added to a superaccumulator (`sum.rs`), whose words also are the form in which replicas exchange
-//! their parts. Of few elements the results are computed side by side (`few.rs`).
+//! their parts. Of few elements the results are computed side by side (`short_sums.rs`).
 //!
 //! The values are views `[outer, axis, inner]`, and result `i` of `outer × inner` is that of the
 //! elements along the axis. Without an axis its size is 1, and the results are those of several
 //! replicas' elements.
 
 mod block;
-mod few;
+mod short_sums;
 mod float;
 mod sum;
 #[cfg(test)]
@@ -21,8 +21,8 @@ use crate::{
     memory::{HostBuf, HostBufMut},
 };
 use consonance_spec::{DType, ReduceOp};
-use few::RESULTS;
 use float::Float;
+use short_sums::RESULTS;
 use std::ops::Range;
 use sum::ExactSum;
 
@@ -105,7 +105,7 @@ fn reduce_as<T: Float>(op: ReduceOp, views: &[View<'_>], results: Range<usize>, 
         for ((view, at), row) in each.zip(&mut rows) {
             view.copy_row(at, start, &mut row[..target.len()]);
         }
-        target.copy_from_slice(&few::divided(&rows, divisor)[..target.len()]);
+        target.copy_from_slice(&short_sums::divided(&rows, divisor)[..target.len()]);
     }
 }
 

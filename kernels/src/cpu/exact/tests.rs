@@ -1,4 +1,4 @@
-use super::{few, finish, float::Float, partial, reduce, rows, sum::ExactSum, words};
+use super::{finish, float::Float, partial, reduce, rows, short_sums, sum::ExactSum, words};
 use crate::memory::HostBuf;
 use consonance_spec::{
     ReduceOp::{self, Mean, Sum},
@@ -163,14 +163,14 @@ fn words_do_not_depend_on_the_order_of_elements_and_parts() {
 fn few_elements<T: Sample>() {
     for count in 0..10 {
         for seed in 0..90 {
-            let rows: Vec<few::Row<T>> = (0..count)
+            let rows: Vec<short_sums::Row<T>> = (0..count)
                 .map(|row| {
-                    let row: Vec<T> = sample(seed + 9 * row, few::RESULTS);
+                    let row: Vec<T> = sample(seed + 9 * row, short_sums::RESULTS);
                     row.try_into().expect("a row")
                 })
                 .collect();
             for divisor in [1, count.max(1)] {
-                let results = few::divided(&rows, divisor);
+                let results = short_sums::divided(&rows, divisor);
                 for (place, result) in results.into_iter().enumerate() {
                     let column: Vec<T> = rows.iter().map(|row| row[place]).collect();
                     let op = if divisor == 1 { Sum } else { Mean };
@@ -202,8 +202,8 @@ fn means_of_f32_are_not_rounded_twice() {
                 f32::from_bits((random.next() % 3) as u32) * if random.next().is_multiple_of(2) { 1.0 } else { -1.0 };
             let mut column = vec![high, low, tiny];
             column.resize(divisor as usize, 0.0);
-            let rows: Vec<few::Row<f32>> = column.iter().map(|&x| [x; few::RESULTS]).collect();
-            assert_eq!(few::divided(&rows, divisor)[0].key(), expected(Mean, &column), "{column:?}");
+            let rows: Vec<short_sums::Row<f32>> = column.iter().map(|&x| [x; short_sums::RESULTS]).collect();
+            assert_eq!(short_sums::divided(&rows, divisor)[0].key(), expected(Mean, &column), "{column:?}");
         }
     }
 }

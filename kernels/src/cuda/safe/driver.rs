@@ -1,6 +1,6 @@
 //! The loaded driver, and the devices that it sees.
 
-use super::absent::Absent;
+use super::absence::Absent;
 use crate::cuda::{
     result::DriverError,
     sys::{CUdevice, CUresult, Functions, attribute},

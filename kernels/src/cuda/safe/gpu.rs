@@ -1,7 +1,7 @@
 //! A device as all ranks of this process use it.
 
 use super::{
-    absent::Absent,
+    absence::Absent,
     context::Context,
     driver::{Device, Driver},
     failure::Failure,

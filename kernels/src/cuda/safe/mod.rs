@@ -6,7 +6,7 @@
 //! takes.
 //! **Invariant:** the owner of a retired thing is gone, so that no later work can use it.
 
-mod absent;
+mod absence;
 mod driver;
 mod failure;
 mod context;
@@ -21,7 +21,7 @@ mod gpu;
 mod along;
 mod elements;
 
-pub use absent::Absent;
+pub use absence::Absent;
 pub use context::Context;
 pub use driver::{Device, Driver, INTERPRETER};
 pub use failure::{Failure, LoadError};

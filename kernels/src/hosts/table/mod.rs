@@ -5,10 +5,10 @@
 //! asked, each gets the addresses of all, and the service ends. Until then it tells the others each
 //! second of the ranks that are missing. A connection that closes before takes its claim back.
 
-mod asking;
+mod question;
 mod service;
 
-pub use asking::look_up;
+pub use question::look_up;
 pub use service::{Serving, listen_anywhere, listen_at, serve};
 
 use super::greeting::BUILD;

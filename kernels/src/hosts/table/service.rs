@@ -2,7 +2,7 @@
 
 use super::{AGAIN, BYTES, Claim, Word};
 use crate::hosts::{
-    dial::{self, ANSWER, is_closed},
+    connection::{self, ANSWER, is_closed},
     meeting::NotMet,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -51,7 +51,7 @@ pub fn serve(listener: TcpListener, digest: u128, until: Instant) -> io::Result<
 /// The reason why this process cannot.
 pub fn listen_at(address: &str, deadline: Instant) -> Result<TcpListener, NotMet> {
     // The others are on other hosts, unless the address is one of the loopback.
-    let listener = dial::listen(address, [address].into_iter(), deadline);
+    let listener = connection::listen(address, [address].into_iter(), deadline);
     listener.map_err(|problem| NotMet::because(format!("this process {problem}")))
 }
 

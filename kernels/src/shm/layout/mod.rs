@@ -21,7 +21,7 @@ use super::{
     error::SegmentError,
     life::Life,
     mapping::{HUGE_PAGE, PAGE},
-    measured::Measured,
+    measured_knobs::Measured,
     records::{Head, PAYLOAD_BYTES, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };

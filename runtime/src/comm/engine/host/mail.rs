@@ -5,7 +5,7 @@ use crate::{
     comm::{
         mailbox::{RECV, SEND},
         report::Reports,
-        tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
+        tagged_messages::{FinishMessage, MessageFault, Tag, TaggedMessages},
     },
 };
 use consonance_kernels::{

@@ -4,7 +4,7 @@ use super::{
     Carrier,
     ends::Ends,
     letter::{Content, End, Generation, Letter, Tagged},
-    remaining::{NotBegun, Remaining},
+    remaining_ranks::{NotBegun, Remaining},
     wait::{News, Outcome, Receive},
 };
 use consonance_kernels::group::{Envelope, Reason};

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Error,
-    comm::tagged::{FinishMessage, MessageFault, Tag, TaggedMessages},
+    comm::tagged_messages::{FinishMessage, MessageFault, Tag, TaggedMessages},
 };
 use consonance_kernels::{
     group::Envelope,

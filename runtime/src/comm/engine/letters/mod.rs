@@ -14,7 +14,7 @@ mod ends;
 mod inbox;
 mod letter;
 mod mail;
-mod remaining;
+mod remaining_ranks;
 mod wait;
 
 pub use inbox::Inbox;
@@ -29,7 +29,7 @@ use consonance_kernels::{group::Reason, os::launcher::Blame};
 use consonance_spec::{Kind, Signature, World};
 use letter::{Content, End, Generation};
 use mail::Mail;
-use remaining::{NotBegun, Remaining};
+use remaining_ranks::{NotBegun, Remaining};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},

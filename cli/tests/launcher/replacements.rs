@@ -3,7 +3,7 @@
 
 use super::{
     CONSONANCE,
-    across::{NAME, SCENE, can_cross, number, random, said_by, say},
+    strategies_on_hosts::{NAME, SCENE, can_cross, number, random, said_by, say},
 };
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ReduceOp, Result, Strategy, Tensor,

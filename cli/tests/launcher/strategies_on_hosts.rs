@@ -1,7 +1,7 @@
 //! Strategies whose workers are on two hosts that this machine plays: bits, faults, and the groups
 //! of those that are left. Take root, the commands that make namespaces, and UCX.
 
-use super::{CONSONANCE, Launch, hosts::can_play, reformed, replaced, until};
+use super::{CONSONANCE, Launch, hosts::can_play, reforms, replacements, until};
 use consonance::{
     CommunicationOptions, Error, MultiWorkerMirroredStrategy, ProcessGroup, ReduceOp, Tensor, UniqueId, checkpoint,
 };
@@ -24,7 +24,7 @@ use std::{
 /// Set to the scene in a worker that is a process of this program.
 pub(super) const SCENE: &str = "CONSONANCE_TEST_ACROSS";
 
-pub(super) const NAME: &str = "across::a_worker_of_a_scene";
+pub(super) const NAME: &str = "strategies_on_hosts::a_worker_of_a_scene";
 
 /// More than one message of UCX, and more than one of ours.
 const ELEMENTS: usize = 100_000;
@@ -192,10 +192,10 @@ fn a_worker_of_a_scene() {
         return say(by_id(path).unwrap_or_else(|error| in_words(&error)));
     }
     if let Some(victim) = scene.strip_prefix("group without ") {
-        return reformed::work(victim.parse().expect("a number"));
+        return reforms::work(victim.parse().expect("a number"));
     }
     if let Some(seed) = scene.strip_prefix("replaced ") {
-        return replaced::work(seed.parse().expect("a number"));
+        return replacements::work(seed.parse().expect("a number"));
     }
     if let Some(seed) = scene.strip_prefix("seed ") {
         return die_or_go_on(seed.parse().expect("a number"));

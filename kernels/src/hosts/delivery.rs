@@ -2,7 +2,7 @@
 
 use super::{
     senders::sender,
-    shared::{Head, NUMBERS, News, Shared},
+    shared_network::{Head, NUMBERS, News, Shared},
     word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
 };
 use crate::wire;

@@ -1,7 +1,7 @@
 //! Groups of two hosts without a strategy that form again after a loss. Take root, the commands
 //! that make namespaces, and UCX.
 
-use super::across::{can_cross, in_words, play, say};
+use super::strategies_on_hosts::{can_cross, in_words, play, say};
 use consonance::{CommunicationOptions, ProcessGroup, ReduceOp};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{thread, time::Duration};

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Communicator, IndexedSlices, ReduceOp, Result, Tensor,
     comm::accumulator::LeafSum,
-    replica::verify::has_nan,
+    replica::verification::has_nan,
     value::nest::{Leaf, Value},
 };
 use consonance_kernels::cpu::reduce::Reducer;

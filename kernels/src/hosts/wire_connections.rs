@@ -1,6 +1,6 @@
 //! The connections of a wire to the processes that have met.
 
-use super::{carrying::FAULT, meeting::Met};
+use super::{delivery::FAULT, meeting::Met};
 use crate::wire::Wire;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

@@ -2,7 +2,7 @@
 
 use super::{
     Cardinality, Dataset, Form, InputOptions, Share, TensorSpec,
-    deal::{Steps, without_rows},
+    division::{Steps, without_rows},
 };
 use crate::{
     Communicator, Error, Nest, PerReplica, Result, Strategy,

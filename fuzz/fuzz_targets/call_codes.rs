@@ -6,4 +6,4 @@
 use consonance_harness::external_input;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| external_input::wire(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|bytes: &[u8]| external_input::call_codes(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

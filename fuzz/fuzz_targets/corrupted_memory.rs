@@ -6,4 +6,4 @@
 use consonance_harness::corruption;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| corruption::living(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));
+fuzz_target!(|bytes: &[u8]| corruption::corrupted_memory(bytes).unwrap_or_else(|wrong| panic!("{wrong}")));

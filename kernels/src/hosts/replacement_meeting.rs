@@ -11,7 +11,7 @@
 //! One that gives up says so, since the end of a link would mean the end of its process.
 
 use super::{
-    dial::{ANSWER, is_closed},
+    connection::{ANSWER, is_closed},
     meeting::{Host, Link, Meeting, Met, NotMet, READY, TICK, listen},
     word::{CUT, WORD},
 };

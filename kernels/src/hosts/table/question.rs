@@ -4,7 +4,7 @@ use super::{AGAIN, Claim, Word};
 use crate::{
     bootstrap::Waiting,
     hosts::{
-        dial::{ANSWER, Timed, dial, spawn},
+        connection::{ANSWER, Timed, dial, spawn},
         meeting::NotMet,
     },
 };
