@@ -1,7 +1,7 @@
 //! Launches that reduce a tensor along an axis.
 
 use super::{
-    fold::{Accumulator, Same},
+    fold::{Accumulator, Bitwise, Same},
     launch::{Kernel, Launch, Parameters, Unsupported, aligned},
     module::{self, named},
 };
@@ -88,11 +88,11 @@ fn product(sizes: [u64; 3]) -> Result<u64, Unsupported> {
     Ok(product / 16)
 }
 
-fn bits(op: &str, and: &'static str, or: &'static str, xor: &'static str) -> Kernel {
+fn bits(op: Bitwise, and: &'static str, or: &'static str, xor: &'static str) -> Kernel {
     let name = match op {
-        "and" => and,
-        "or" => or,
-        _ => xor,
+        Bitwise::And => and,
+        Bitwise::Or => or,
+        Bitwise::Xor => xor,
     };
     Kernel { module: module::ALONG_BITS, name }
 }

@@ -176,18 +176,25 @@ struct Row {
 /// The kernel of an operation whose accumulators are elements. It combines elements of any type
 /// with the same bits: signed sums and products are unsigned, bitwise operations combine bytes.
 pub(super) enum Same {
-    /// Bytes, by the kernel with this name.
-    Bits(&'static str),
+    /// Bytes.
+    Bits(Bitwise),
     /// Elements of this type.
     Of(DType),
+}
+
+/// The operations that combine bytes.
+pub(super) enum Bitwise {
+    And,
+    Or,
+    Xor,
 }
 
 impl Same {
     pub(super) fn new(op: ReduceOp, dtype: DType) -> Same {
         match (op, dtype) {
-            (And, _) | (Min, DType::Bool) => Same::Bits("and"),
-            (Or, _) | (Max, DType::Bool) => Same::Bits("or"),
-            (Xor, _) => Same::Bits("xor"),
+            (And, _) | (Min, DType::Bool) => Same::Bits(Bitwise::And),
+            (Or, _) | (Max, DType::Bool) => Same::Bits(Bitwise::Or),
+            (Xor, _) => Same::Bits(Bitwise::Xor),
             (Sum | Product, DType::I8) => Same::Of(DType::U8),
             (Sum | Product, DType::I16) => Same::Of(DType::U16),
             (Sum | Product, DType::I32) => Same::Of(DType::U32),
@@ -214,9 +221,9 @@ impl Row {
             (Accumulator::Element, _) => match Same::new(op, dtype) {
                 Same::Bits(op) => {
                     let name = match op {
-                        "and" => "fold_and",
-                        "or" => "fold_or",
-                        _ => "fold_xor",
+                        Bitwise::And => "fold_and",
+                        Bitwise::Or => "fold_or",
+                        Bitwise::Xor => "fold_xor",
                     };
                     let kernel = Kernel { module: module::FOLD_BITS, name };
                     Row { kernel, source_bytes: 1, target_bytes: 1, units: dtype.size() as u64, lanes: 16 }
