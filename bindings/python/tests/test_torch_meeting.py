@@ -149,6 +149,15 @@ def test_a_single_replaced_rank_meets_the_others(begins):
     assert joins(stores) == {rank: [3.0] for rank in range(3)}
 
 
+def test_ranks_of_one_host_meet_over_a_wire_by_a_variable(monkeypatch):
+    monkeypatch.setenv("CONSONANCE_WIRE", "ucx")
+    monkeypatch.setenv("CONSONANCE_UCX", "/no/such/libucp.so.0")
+    ended = joins([(rank, store, 0) for store in [dist.HashStore()] for rank in range(2)])
+    for rank in range(2):
+        assert isinstance(ended[rank], consonance.torch.MeetingError), ended
+        assert "/no/such/libucp.so.0" in str(ended[rank]), ended
+
+
 def test_fifty_restarts_over_one_store_meet():
     store, chance, ids = dist.HashStore(), random.Random(7), set()
     for _ in range(50):

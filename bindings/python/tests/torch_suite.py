@@ -4,6 +4,8 @@
 
 The tests are used as they are. What is changed is who may run them: each gate below names the backends that a test is
 for, or asks for more ranks than it needs. Ends with 1 if a test fails, or if fewer than `EXPECTED` have run.
+
+With `CONSONANCE_WIRE=ucx` all data travel over UCX, as between several hosts, and each rank checks that it has a wire.
 """
 
 import importlib.util
@@ -37,11 +39,27 @@ GATES = [
 ]
 
 
+def with_wire(join):
+    """Returns a function that joins a group and checks that this rank has loaded UCX."""
+
+    def joined(*arguments):
+        comm = join(*arguments)
+        with open("/proc/self/maps") as maps:
+            assert "/libucp" in maps.read(), "expected a group over UCX, found one without it"
+        return comm
+
+    return joined
+
+
 def load():
     """Imports the tests with open gates."""
     from torch.testing._internal import common_distributed
 
     import consonance.torch  # noqa: F401  Before PyTorch 2.14 this registers the backend.
+    from consonance.torch import _group
+
+    if os.environ.get("CONSONANCE_WIRE") == "ucx":
+        _group.join = with_wire(_group.join)
 
     for feature in ("ddp", "gpu", "subgroup", "plugin"):
         common_distributed.DistTestCases.backend_feature[feature].add(BACKEND)

@@ -6,7 +6,8 @@ believes only an answer to what it has just made:
 1. Rank 0 makes the group's id, and sets ``id``.
 2. Each other rank makes a word, and sets ``answer RANK`` to its word and the id. If the id changes, it answers again.
 3. When all answers have its own id, rank 0 sets ``start`` to the id, all words, and the id of the group: the same
-   one, or an id across hosts if a rank is on another host. A rank whose word is there joins.
+   one, or an id across hosts if a rank is on another host or ``CONSONANCE_WIRE`` is set. A rank whose word is there
+   joins.
 4. Until it has joined, rank 0 looks whether a rank was started again and has a new word, and sets ``start`` again.
 
 An answer to another id, or a start without the rank's word, is of another group.
@@ -14,6 +15,7 @@ An answer to another id, or a start without the rank's word, is of another group
 
 import contextlib
 import json
+import os
 import secrets
 import socket
 import sys
@@ -53,8 +55,9 @@ def limit(timeout: timedelta | None) -> timedelta | None:
 def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communicator:
     """Joins the group of the ranks that share a store.
 
-    Ranks of one host share memory, those of several hosts have a network. Raises ``ValueError`` on every rank if two
-    ranks have other users or builds, and names them. Raises ``MeetingError`` with the missing ranks after the timeout.
+    Ranks of one host share memory, those of several hosts have a network. If ``CONSONANCE_WIRE`` is set on rank 0, those
+    of one host have one, too. Raises ``ValueError`` on every rank if two ranks have other users or builds, and names
+    them. Raises ``MeetingError`` with the missing ranks after the timeout.
     """
     meeting = _Meeting(store, rank, size, limit(timeout) or _WAIT)
     id = meeting.lead() if rank == 0 else meeting.follow()
@@ -118,7 +121,8 @@ class _Meeting:
         words = {str(rank): answer["word"] for rank, answer in answers.items()}
         if not missing:
             if self._group is None and problem is None:
-                is_across = any(answer["host_id"] != own.host_id for answer in answers.values())
+                hosts = {own.host_id, *(answer["host_id"] for answer in answers.values())}
+                is_across = len(hosts) > 1 or bool(os.environ.get("CONSONANCE_WIRE"))
                 self._group = UniqueId.across_hosts() if is_across else own
             start = {"id": str(own), "words": words, "problem": problem, "group": str(self._group or own)}
             if start != self._start:
