@@ -13,7 +13,7 @@ use std::{fmt, ops::Range};
 /// The contributions of a replica among those of all. Room for them is of use as long as this is
 /// the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Contributions {
     counted: Counted,
     run: Range<usize>,
     /// The number of contributions of all replicas.
@@ -33,7 +33,7 @@ pub(crate) enum Counted {
 /// A replica's run of contributions.
 pub(crate) struct GrainSum {
     op: ReduceOp,
-    place: Place,
+    place: Contributions,
     /// The number of contributions that were added.
     added: usize,
     /// The signature of the nests and the room for them, known from the first one.
@@ -44,7 +44,7 @@ pub(crate) struct GrainSum {
 
 impl GrainSum {
     /// Begins the contributions of this place.
-    pub(crate) fn new(op: ReduceOp, place: Place) -> GrainSum {
+    pub(crate) fn new(op: ReduceOp, place: Contributions) -> GrainSum {
         GrainSum { op, place, added: 0, room: None, nan: None }
     }
 
@@ -134,10 +134,10 @@ impl GrainSum {
     }
 }
 
-impl Place {
+impl Contributions {
     /// Returns the place of the contributions `run` of `0..of`, which this replica has.
-    pub(crate) fn new(counted: Counted, replica: &ReplicaContext<'_>, run: Range<usize>, of: usize) -> Place {
-        Place { counted, run, of, group: replica.strategy().group_number() }
+    pub(crate) fn new(counted: Counted, replica: &ReplicaContext<'_>, run: Range<usize>, of: usize) -> Contributions {
+        Contributions { counted, run, of, group: replica.strategy().group_number() }
     }
 
     /// Returns whether each replica has one contribution.
@@ -178,7 +178,7 @@ impl Place {
 }
 
 /// `0..3 of 8 grains`
-impl fmt::Display for Place {
+impl fmt::Display for Contributions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {} {}", self.run, self.of, self.counted)
     }

@@ -1,6 +1,6 @@
 //! The grains of a replica: their numbers, their seeds, and reductions to which each contributes.
 
-use super::grain_sum::{Counted, GrainSum, Place};
+use super::grain_sum::{Contributions, Counted, GrainSum};
 use crate::{
     Error, Grains, Nest, ReplicaContext, Result, error::IntoReduceOp, execution::random::SplitMix64, value::nest,
 };
@@ -90,7 +90,7 @@ impl ReplicaContext<'_> {
     pub fn accumulator<N: Nest>(&self, op: impl IntoReduceOp) -> Result<NestAccumulator<'_, N>> {
         self.require("ReplicaContext::accumulator")?;
         let op = self.or_refuse(Kind::AllReduce, self.reduced_op("ReplicaContext::accumulator", op))?;
-        let sum = GrainSum::new(op, Place::new(Counted::Grains, self, self.grains(), self.strategy().grains()));
+        let sum = GrainSum::new(op, Contributions::new(Counted::Grains, self, self.grains(), self.strategy().grains()));
         Ok(NestAccumulator { replica: self, sum, nest: PhantomData })
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Axes, Buckets, CommunicationOptions, Error, Nest, PendingNest, ReduceOp, ReplicaContext, Result,
     replica::{
         earlier_contributions::Earlier,
-        grain_sum::{Counted, Place},
+        grain_sum::{Contributions, Counted},
     },
     value::nest::{self, Leaf, NestSignature, Path},
 };
@@ -49,7 +49,7 @@ pub struct Gradients {
     /// The number of passes of a step, if that is not the number of the replica's grains.
     wanted: Option<usize>,
     /// The passes of this replica among those of all; known since the first one.
-    place: Option<Place>,
+    place: Option<Contributions>,
     /// The number of passes before the last.
     added: usize,
     /// The signature of each push of the passes so far.
@@ -270,7 +270,7 @@ impl Gradients {
     }
 
     /// Returns the place of this replica's contributions. Drops room for others.
-    fn place(&mut self, call: &'static str, replica: &ReplicaContext<'_>) -> Result<Place> {
+    fn place(&mut self, call: &'static str, replica: &ReplicaContext<'_>) -> Result<Contributions> {
         let (strategy, id) = (replica.strategy(), replica.replica_id_in_sync_group());
         let (run, of) = match self.wanted {
             None => (replica.grains(), strategy.grains()),
@@ -285,7 +285,7 @@ impl Gradients {
             }
         };
         let counted = if strategy.has_grains() { Counted::Grains } else { Counted::Passes };
-        let place = Place::new(counted, replica, run, of);
+        let place = Contributions::new(counted, replica, run, of);
         if let Some(before) = self.place.as_ref().filter(|before| **before != place) {
             if self.added > 0 {
                 let expected = format!("{before}, as in the passes before (Gradients::reset drops them)");

@@ -23,14 +23,14 @@ pub(crate) struct Chief<'a> {
     /// The attempt of each worker.
     attempts: Vec<Option<Attempt<Store, Body>>>,
     names: Rc<Names>,
-    places: Vec<Place>,
+    places: Vec<VariablePlace>,
     round: RoundRobin,
     partitioner: Option<Box<dyn Partitions + Send + Sync>>,
     datasets: Vec<(String, Rc<Vec<Value>>)>,
 }
 
 /// The place of a variable.
-struct Place {
+struct VariablePlace {
     shards: Shards,
     /// The server of each shard; `None` for the chief.
     servers: Vec<Option<usize>>,
@@ -88,7 +88,7 @@ impl Chief<'_> {
             };
             (shards, self.round.place(shards).into_iter().map(Some).collect())
         };
-        self.places.push(Place { shards: Shards::new(rows, shards), servers });
+        self.places.push(VariablePlace { shards: Shards::new(rows, shards), servers });
         Rc::make_mut(&mut self.names).variables.push(variable["name"].as_str().expect("a name").to_owned());
         store.0.push(initial);
         Ok(())
@@ -306,7 +306,7 @@ impl Chief<'_> {
     }
 
     fn place(&self, variable: usize) -> Value {
-        let Place { shards, servers } = &self.places[variable];
+        let VariablePlace { shards, servers } = &self.places[variable];
         let shape = self.playing.committed().0[variable].shape();
         let shard = |(shard, server): (usize, &Option<usize>)| {
             let rows = shape.first().map(|_| shards.rows_of(shard).len());

@@ -104,13 +104,13 @@ pub enum Reading {
 
 /// The places of the parts in the file.
 struct Places {
-    parts: Vec<Place>,
+    parts: Vec<FilePart>,
     /// Bytes of the file: whole pages.
     bytes: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct FilePart {
     start: usize,
     dtype: DType,
     count: usize,
@@ -142,7 +142,7 @@ impl Published {
         // Saves page-table walks, and page faults in every process that reads.
         memory.map.collapse(0..bytes);
         memory.map.populate(0..bytes);
-        let part = |place: &Place| {
+        let part = |place: &FilePart| {
             let owner = Box::new(memory.clone());
             // SAFETY: the elements lie in the mapping, which the owner keeps, at a multiple of the
             // alignment, and are zero. No other value of this process gives access to them, and the
@@ -293,7 +293,7 @@ impl PublishedView {
     }
 
     /// Returns the place of a part, from which `into` gets elements.
-    fn place(&self, part: usize, into: &HostBufMut<'_>) -> Place {
+    fn place(&self, part: usize, into: &HostBufMut<'_>) -> FilePart {
         self.memory.check_process();
         let place = self.memory.places.parts[part];
         assert_eq!(place.dtype, into.dtype(), "elements of one type");
@@ -339,10 +339,10 @@ impl Places {
         let place = |next: &mut usize, &(dtype, count): &(DType, usize)| {
             let start = next.checked_next_multiple_of(HostMemory::ALIGNMENT)?;
             *next = start.checked_add(count.checked_mul(dtype.size())?)?;
-            Some(Place { start, dtype, count })
+            Some(FilePart { start, dtype, count })
         };
         let mut next = parts.len() * size_of::<Version>();
-        let places: Option<Vec<Place>> = parts.iter().map(|part| place(&mut next, part)).collect();
+        let places: Option<Vec<FilePart>> = parts.iter().map(|part| place(&mut next, part)).collect();
         let bytes = next.max(1).checked_next_multiple_of(PAGE).filter(|&bytes| isize::try_from(bytes).is_ok());
         let whole = places.zip(bytes).map(|(parts, bytes)| Places { parts, bytes });
         whole.ok_or_else(|| cannot("share more bytes than addresses")(io::Error::from(io::ErrorKind::OutOfMemory)))

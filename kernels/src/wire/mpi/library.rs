@@ -166,7 +166,7 @@ fn file_of_program() -> Option<String> {
 
 /// A place where the library may be.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct Candidate {
     path: PathBuf,
     /// The variable that the path comes from.
     variable: Option<&'static str>,
@@ -174,7 +174,7 @@ struct Place {
     is_loaded: bool,
 }
 
-impl Place {
+impl Candidate {
     fn words(&self, name: &str) -> String {
         match (self.variable, self.is_loaded) {
             (Some(variable), _) => format!("{name} (from {variable})"),
@@ -186,7 +186,7 @@ impl Place {
 
 /// Returns the places in the order in which they are tried. A process has one MPI: if the program
 /// has loaded one, it is the only place.
-fn places(variable: Variables, launcher: Option<&Launcher>, is_loaded: &dyn Fn(&str) -> bool) -> Vec<Place> {
+fn places(variable: Variables, launcher: Option<&Launcher>, is_loaded: &dyn Fn(&str) -> bool) -> Vec<Candidate> {
     let families =
         launcher.map_or(&[Family::OpenMpi, Family::Mpich, Family::Standard][..], |launcher| launcher.families);
     let names: Vec<&str> = families
@@ -202,16 +202,16 @@ fn places(variable: Variables, launcher: Option<&Launcher>, is_loaded: &dyn Fn(&
         // A name without a folder would be looked for in the loader's.
         let path = if path.components().count() > 1 { path } else { Path::new(".").join(path) };
         let is_loaded = path.to_str().is_some_and(is_loaded);
-        return vec![Place { path, variable: Some(VARIABLE), is_loaded }];
+        return vec![Candidate { path, variable: Some(VARIABLE), is_loaded }];
     }
     let of_cray = CRAY.iter().filter(|_| families.contains(&Family::Mpich));
     if let Some(name) = names.iter().chain(of_cray).find(|name| is_loaded(name)) {
-        return vec![Place { path: PathBuf::from(name), variable: None, is_loaded: true }];
+        return vec![Candidate { path: PathBuf::from(name), variable: None, is_loaded: true }];
     }
-    let by_loader = names.iter().map(|name| Place { path: PathBuf::from(name), variable: None, is_loaded: false });
+    let by_loader = names.iter().map(|name| Candidate { path: PathBuf::from(name), variable: None, is_loaded: false });
     let in_environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().flat_map(|from| {
         let folder = variable(from).map(|root| Path::new(&root).join("lib"));
-        let place = move |folder: &PathBuf, name: &&str| Place {
+        let place = move |folder: &PathBuf, name: &&str| Candidate {
             path: folder.join(name),
             variable: Some(from),
             is_loaded: false,

@@ -86,7 +86,7 @@ impl Library {
 
 /// Returns the places where UCX is looked for, in words, in the order in which they are tried.
 pub fn places_of_ucx() -> Vec<String> {
-    let words = |place: Place| place.words(&place.path.display().to_string());
+    let words = |place: Candidate| place.words(&place.path.display().to_string());
     places(&of_environment).into_iter().map(words).collect()
 }
 
@@ -96,13 +96,13 @@ fn of_environment(name: &str) -> Option<PathBuf> {
 
 /// A place where the library may be.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct Candidate {
     path: PathBuf,
     /// The variable that the path comes from.
     variable: Option<&'static str>,
 }
 
-impl Place {
+impl Candidate {
     fn words(&self, name: &str) -> String {
         match self.variable {
             Some(variable) => format!("{name} (from {variable})"),
@@ -112,18 +112,18 @@ impl Place {
 }
 
 /// Returns the places in the order in which they are tried.
-fn places(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<Place> {
+fn places(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<Candidate> {
     if let Some(path) = variable(VARIABLE) {
         // A name without a folder would be looked for in the loader's.
         let path = if path.components().count() > 1 { path } else { Path::new(".").join(path) };
-        return vec![Place { path, variable: Some(VARIABLE) }];
+        return vec![Candidate { path, variable: Some(VARIABLE) }];
     }
     let of = |name: &'static str, folder: &str| {
-        Some(Place { path: variable(name)?.join(folder).join(NAME), variable: Some(name) })
+        Some(Candidate { path: variable(name)?.join(folder).join(NAME), variable: Some(name) })
     };
     // "pip install mpich" brings UCX in `lib/mpich`.
     let folders = [("VIRTUAL_ENV", "lib/mpich"), ("CONDA_PREFIX", "lib/mpich"), ("CONDA_PREFIX", "lib")];
-    let loader = Place { path: PathBuf::from(NAME), variable: None };
+    let loader = Candidate { path: PathBuf::from(NAME), variable: None };
     std::iter::once(loader).chain(folders.into_iter().filter_map(|(name, folder)| of(name, folder))).collect()
 }
 

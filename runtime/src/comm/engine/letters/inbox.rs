@@ -16,7 +16,7 @@ use std::{
 };
 
 /// The place of the rank of an inbox in a group.
-struct Place {
+struct Membership {
     generation: Generation,
     /// The members of this generation, by their ranks in the whole group.
     members: Vec<usize>,
@@ -49,7 +49,7 @@ struct Contents {
     /// The number of changes that a thread may wait for.
     changes: u64,
     /// The place of this rank in each group that it has not left.
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, Membership>,
     ends: Ends,
     /// The ranks that have left a group and said so ([`Reason::Leave`]), or are lost to it
     /// ([`Reason::Death`]).
@@ -246,7 +246,7 @@ impl Inbox {
 
     /// Begins the first generation of a group.
     pub(super) fn enter(&self, generation: Generation, members: Vec<usize>) {
-        self.lock().places.insert(generation.group, Place { generation, members });
+        self.lock().places.insert(generation.group, Membership { generation, members });
     }
 
     /// Begins the first generation of the same members that was not aborted, and returns it; the
@@ -278,7 +278,7 @@ impl Inbox {
         if checked.is_some_and(|checked| checked.iter().any(|&rank| contents.has_left(rank, group))) {
             return Err(NotBegun::MoreLost);
         }
-        let Place { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
+        let Membership { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
         let (lost, members): (Vec<usize>, Vec<usize>) =
             earlier.iter().partition(|&&rank| contents.has_left(rank, group));
         let first = if lost.is_empty() { generation } else { generation.without(lost.len(), &members) };
@@ -289,7 +289,7 @@ impl Inbox {
         }
         let of_group = contents.left.iter().filter(|((_, of), _)| *of == group);
         let lost = of_group.map(|(&(rank, _), &why)| (rank, why)).collect();
-        contents.places.insert(group, Place { generation, members: members.clone() });
+        contents.places.insert(group, Membership { generation, members: members.clone() });
         contents.forget_past();
         self.settle(contents);
         Ok(Remaining { generation, members, earlier, lost })
@@ -360,7 +360,7 @@ impl Inbox {
 }
 
 impl Contents {
-    fn place(&self, group: u64) -> &Place {
+    fn place(&self, group: u64) -> &Membership {
         self.places.get(&group).expect(ENTERED)
     }
 
@@ -389,7 +389,7 @@ impl Contents {
     /// others go on without them.
     fn lose(&mut self, group: u64, ranks: &[(usize, Reason)]) {
         ranks.iter().for_each(|&(rank, why)| _ = self.left.entry((rank, group)).or_insert(why));
-        let Some(Place { generation, members }) = self.places.get(&group) else { return };
+        let Some(Membership { generation, members }) = self.places.get(&group) else { return };
         if let Some(rank) = members.iter().position(|member| ranks.iter().any(|(rank, _)| rank == member)) {
             let reason = self.reason_of(members[rank], group);
             let end = End { rank, member: members[rank], reason, turn: None };
