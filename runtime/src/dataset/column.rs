@@ -11,10 +11,10 @@ use std::{fmt, ops::Range, sync::Arc};
 ///
 /// Cloning gives another handle to the same array.
 #[derive(Clone)]
-pub struct Column(Arc<dyn Rows>);
+pub struct Column(Arc<dyn RowSource>);
 
 /// The storage of a column.
-pub(crate) trait Rows: Send + Sync {
+pub(crate) trait RowSource: Send + Sync {
     /// The number of rows.
     fn count(&self) -> usize;
 
@@ -47,7 +47,7 @@ pub(crate) trait Rows: Send + Sync {
 }
 
 impl Column {
-    pub(crate) fn new(rows: impl Rows + 'static) -> Column {
+    pub(crate) fn new(rows: impl RowSource + 'static) -> Column {
         Column(Arc::new(rows))
     }
 
@@ -66,7 +66,7 @@ impl Column {
         self.0.row_shape()
     }
 
-    pub(crate) fn rows(&self) -> &dyn Rows {
+    pub(crate) fn rows(&self) -> &dyn RowSource {
         &*self.0
     }
 }
@@ -84,7 +84,7 @@ impl TryFrom<Tensor> for Column {
     }
 }
 
-impl Rows for Tensor {
+impl RowSource for Tensor {
     fn count(&self) -> usize {
         self.shape()[0]
     }

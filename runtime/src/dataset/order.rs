@@ -86,17 +86,17 @@ impl Order {
     }
 
     /// Returns the rows at `places`.
-    pub(super) fn rows(&self, places: Range<usize>) -> Rows<'_> {
+    pub(super) fn rows(&self, places: Range<usize>) -> ChosenRows<'_> {
         match self {
-            Order::Strided { first, step: 1, .. } => Rows::Range(first + places.start..first + places.end),
-            Order::Strided { .. } => Rows::List(places.map(|place| self.row(place)).collect()),
-            Order::Listed(rows) => Rows::List(Cow::Borrowed(&rows[places])),
+            Order::Strided { first, step: 1, .. } => ChosenRows::Range(first + places.start..first + places.end),
+            Order::Strided { .. } => ChosenRows::List(places.map(|place| self.row(place)).collect()),
+            Order::Listed(rows) => ChosenRows::List(Cow::Borrowed(&rows[places])),
         }
     }
 }
 
 /// Some of the chosen rows.
-pub(super) enum Rows<'a> {
+pub(super) enum ChosenRows<'a> {
     Range(Range<usize>),
     List(Cow<'a, [usize]>),
 }
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn runs_are_the_rows_in_order() {
         let chosen = |order: &Order, places| match order.rows(places) {
-            Rows::Range(rows) => (true, rows.collect::<Vec<_>>()),
-            Rows::List(rows) => (false, rows.into_owned()),
+            ChosenRows::Range(rows) => (true, rows.collect::<Vec<_>>()),
+            ChosenRows::List(rows) => (false, rows.into_owned()),
         };
         assert_eq!(chosen(&Order::Strided { first: 2, step: 1, count: 9 }, 1..5), (true, vec![3, 4, 5, 6]));
         assert_eq!(chosen(&Order::Strided { first: 2, step: 3, count: 9 }, 1..3), (false, vec![5, 8]));

@@ -1,6 +1,6 @@
 //! Ranges of numbers, as a table that computes its rows.
 
-use super::{Column, Table, column::Rows, from_tensor_slices};
+use super::{Column, Table, column::RowSource, from_tensor_slices};
 use crate::{DType, Error, Result, Tensor};
 use consonance_kernels::memory::HostBufMut;
 use std::ops::Range;
@@ -43,7 +43,7 @@ struct Numbers {
     count: usize,
 }
 
-impl Rows for Numbers {
+impl RowSource for Numbers {
     fn count(&self) -> usize {
         self.count
     }

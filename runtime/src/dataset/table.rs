@@ -3,7 +3,7 @@
 use super::{
     Cardinality, Column, Dataset, Elements, TensorSpec,
     batch::check_size,
-    order::{Order, Pick, Rows},
+    order::{ChosenRows, Order, Pick},
     pool::Pool,
 };
 use crate::{
@@ -251,8 +251,8 @@ impl<E: Nest + Clone> Reader<E> {
                 shape.insert(0, count);
             }
             let tensor = pool.tensor(column.dtype(), shape, |into| match &rows {
-                Rows::Range(rows) => column.read(rows.clone(), into),
-                Rows::List(rows) => column.read_listed(rows, into),
+                ChosenRows::Range(rows) => column.read(rows.clone(), into),
+                ChosenRows::List(rows) => column.read_listed(rows, into),
             })?;
             leaf.value = Value::Dense(tensor);
         }

@@ -3,7 +3,7 @@
 //! Opening the file scans it for the offset of every [`STEP`]th row. A read at random starts at the
 //! last offset before its rows.
 
-use super::{Column, DataFile, Rows};
+use super::{Column, DataFile, RowSource};
 use crate::{DType, Element, Error, Result};
 use ::csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use consonance_kernels::{
@@ -196,7 +196,7 @@ struct Lines {
     dtype: DType,
 }
 
-impl Rows for Lines {
+impl RowSource for Lines {
     fn count(&self) -> usize {
         self.count
     }

@@ -10,7 +10,7 @@ pub(crate) mod safetensors;
 #[cfg(feature = "csv")]
 pub use csv::{CsvColumn, CsvOptions};
 
-use super::{Column, column::Rows};
+use super::{Column, column::RowSource};
 use crate::{DType, Error, Result};
 use consonance_kernels::{
     memory::HostBufMut,
@@ -123,7 +123,7 @@ impl Array {
     }
 }
 
-impl Rows for Array {
+impl RowSource for Array {
     fn count(&self) -> usize {
         self.layout.shape[0]
     }
