@@ -40,11 +40,11 @@ use std::{
 };
 
 pub(crate) struct Workers {
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
     changed: Condvar,
 }
 
-struct State {
+struct GroupState {
     /// The number of the group in this process.
     group: u64,
     /// The replicas of each worker.
@@ -87,7 +87,7 @@ impl Workers {
         (worker, workers): (usize, usize),
         common: &Common,
     ) -> Result<Workers> {
-        let state = Mutex::new(State::meet(call, communicators, (worker, workers), common, 0)?);
+        let state = Mutex::new(GroupState::meet(call, communicators, (worker, workers), common, 0)?);
         let workers = Workers { state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
@@ -103,7 +103,7 @@ impl Workers {
         common: &Common,
     ) -> Result<()> {
         let variables = self.variables();
-        self.replace(State::meet(call, communicators, (worker, workers), common, variables)?);
+        self.replace(GroupState::meet(call, communicators, (worker, workers), common, variables)?);
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Workers {
         let first = communicators.first().map_or(0, Communicator::rank);
         match claims.and_then(|claims| Roles::new(call, &claims, first, None)) {
             Ok(roles) => {
-                self.replace(State::new(communicators, roles));
+                self.replace(GroupState::new(communicators, roles));
                 Ok(())
             }
             Err(error) => {
@@ -160,10 +160,10 @@ impl Workers {
     }
 
     /// Goes on with another group.
-    fn replace(&self, state: State) {
+    fn replace(&self, state: GroupState) {
         let mut old = self.lock();
         let (turn, waiting) = (old.turn, old.waiting);
-        *old = State { turn, waiting, ..state };
+        *old = GroupState { turn, waiting, ..state };
         drop(old);
         self.rouse();
     }
@@ -328,8 +328,8 @@ impl Workers {
         &self,
         call: &'static str,
         timeout: Duration,
-        ready: impl Fn(&State) -> bool,
-    ) -> Result<MutexGuard<'_, State>> {
+        ready: impl Fn(&GroupState) -> bool,
+    ) -> Result<MutexGuard<'_, GroupState>> {
         let mut state = self.lock();
         if ready(&state) {
             return Ok(state);
@@ -356,7 +356,7 @@ impl Workers {
     }
 
     /// Tells the threads that wait for a change of `state`, if there are some.
-    fn notify(&self, state: MutexGuard<'_, State>) {
+    fn notify(&self, state: MutexGuard<'_, GroupState>) {
         let waiting = state.waiting;
         drop(state);
         if waiting > 0 {
@@ -364,12 +364,12 @@ impl Workers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock().expect("nobody panics holding the state")
     }
 }
 
-impl State {
+impl GroupState {
     /// See [`Workers::meet`]. `variables` is the number of variables of this worker.
     fn meet(
         call: &'static str,
@@ -377,7 +377,7 @@ impl State {
         (worker, workers): (usize, usize),
         common: &Common,
         variables: u64,
-    ) -> Result<State> {
+    ) -> Result<GroupState> {
         let Some(first) = communicators.first().map(Communicator::rank) else {
             return Err(Error::invalid(call, "communicators", "one for each replica of this worker", "none"));
         };
@@ -400,14 +400,14 @@ impl State {
         });
         let claims = claims.into_iter().collect::<Result<Vec<_>>>()?.swap_remove(0);
         common.check_grains(call, size)?;
-        Ok(State::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
+        Ok(GroupState::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
     }
 
-    fn new(communicators: Vec<Communicator>, roles: Roles) -> State {
+    fn new(communicators: Vec<Communicator>, roles: Roles) -> GroupState {
         let Roles { replicas, worker, variables } = roles;
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
-        State {
+        GroupState {
             group: next_group(),
             replicas,
             worker,

@@ -30,12 +30,12 @@ pub(super) struct Mpi {
     /// Whether a thread of ours initialized it, and ends it.
     pub(super) is_ours: bool,
     origin: Origin,
-    state: Mutex<State>,
+    state: Mutex<ProcessState>,
 }
 
 /// The state under the lock.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ProcessState {
     /// The number of wires, and of those that there were.
     wires: usize,
     opened: u32,
@@ -48,7 +48,7 @@ pub(super) struct State {
 /// The right to call MPI.
 pub(super) struct Locked<'m> {
     pub(super) calls: &'m Calls,
-    pub(super) state: MutexGuard<'m, State>,
+    pub(super) state: MutexGuard<'m, ProcessState>,
 }
 
 impl Mpi {
@@ -135,7 +135,7 @@ impl Locked<'_> {
 
     /// Frees the messages that MPI is done with. One that has failed is a failure for good.
     pub(super) fn sweep(&mut self) {
-        let (calls, State { left, has_failed, .. }) = (self.calls, &mut *self.state);
+        let (calls, ProcessState { left, has_failed, .. }) = (self.calls, &mut *self.state);
         left.retain_mut(|flight| match calls.test(flight) {
             Ok(is_done) => !is_done,
             Err(_) => {

@@ -48,7 +48,7 @@ pub(in crate::wire) struct Wire {
     own: Address,
     address: Vec<u8>,
     /// Dropped by hand: not in a forked child.
-    state: ManuallyDrop<Mutex<State>>,
+    state: ManuallyDrop<Mutex<WireState>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ struct Settings {
 }
 
 /// All that is used under the lock, which is taken before that of the process.
-struct State {
+struct WireState {
     own: Address,
     settings: Settings,
     endpoints: HashMap<usize, Endpoint>,
@@ -94,7 +94,7 @@ impl Wire {
         let (mpi, number) = open(limit)?;
         let own = Address { library: mpi.digest(), launch: mpi.launch, process: mpi.process, rank: mpi.rank, number };
         let settings = Settings { part: PART, tests: TESTS };
-        let state = State {
+        let state = WireState {
             own,
             settings,
             endpoints: HashMap::new(),
@@ -118,7 +118,7 @@ impl Wire {
         self
     }
 
-    fn lock(&self) -> Result<(MutexGuard<'_, State>, Locked<'_>), WireError> {
+    fn lock(&self) -> Result<(MutexGuard<'_, WireState>, Locked<'_>), WireError> {
         if self.mpi.forked() {
             return Err(WireError::Forked);
         }
@@ -255,14 +255,14 @@ impl Medium for Wire {
             endpoint.lost.get_or_insert_with(|| "it has left".to_owned());
         }
         locked.state.has_failed |= has_failed;
-        let State { sends, receives, bodies, .. } = &mut *state;
+        let WireState { sends, receives, bodies, .. } = &mut *state;
         let of_peer = |flight: &mut Flight| flight.peer == peer;
         let bodies = bodies.extract_if(.., |(.., flight)| flight.peer == peer).map(|(.., flight)| flight);
         locked.leave(sends.extract_if(.., of_peer).chain(receives.extract_if(.., of_peer)).chain(bodies));
     }
 }
 
-impl State {
+impl WireState {
     /// Lets MPI work.
     fn progress(&mut self, locked: &mut Locked<'_>) {
         let found = (0..ROUNDS).take_while(|_| !self.is_broken && self.begin_receive(locked)).count();

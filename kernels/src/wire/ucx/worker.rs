@@ -56,11 +56,11 @@ pub(in crate::wire) struct Wire {
     address: Vec<u8>,
     descriptor: i32,
     /// Dropped by hand: not in a forked child.
-    state: ManuallyDrop<Mutex<State>>,
+    state: ManuallyDrop<Mutex<WorkerState>>,
 }
 
 /// All that is used under the lock.
-struct State {
+struct WorkerState {
     functions: Functions,
     context: *mut c_void,
     worker: *mut c_void,
@@ -80,7 +80,7 @@ struct State {
 // SAFETY: the pointers are UCX's, which lets any thread use them, one at a time. All owners of the
 // reference counts, and all that the cells are reached by, are in this value or in callbacks of
 // UCX, which run on the thread that calls UCX with this value.
-unsafe impl Send for State {}
+unsafe impl Send for WorkerState {}
 
 struct Endpoint {
     /// UCX's; none if it was lost, and closed.
@@ -99,7 +99,7 @@ impl Wire {
         let library = Library::load()?;
         // UCX loads its transports when it makes a context.
         let kept = signals::keep();
-        let opened = State::open(library.functions, interface);
+        let opened = WorkerState::open(library.functions, interface);
         drop(kept);
         let refused = |error: WireError| Absent {
             kinds: vec![Kind::Ucx],
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// Takes the lock, but not in a forked child, where another thread may have held it.
-    fn lock(&self) -> Result<MutexGuard<'_, State>, WireError> {
+    fn lock(&self) -> Result<MutexGuard<'_, WorkerState>, WireError> {
         if self.origin.forked() {
             return Err(WireError::Forked);
         }
@@ -212,9 +212,9 @@ impl fmt::Debug for Wire {
     }
 }
 
-impl State {
-    fn open(functions: Functions, interface: Option<&str>) -> Result<State, WireError> {
-        let mut state = State {
+impl WorkerState {
+    fn open(functions: Functions, interface: Option<&str>) -> Result<WorkerState, WireError> {
+        let mut state = WorkerState {
             functions,
             context: ptr::null_mut(),
             worker: ptr::null_mut(),
@@ -426,7 +426,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for WorkerState {
     fn drop(&mut self) {
         for handle in mem::take(&mut self.endpoints).into_values().filter_map(|endpoint| endpoint.handle) {
             self.close(handle);
