@@ -23,7 +23,7 @@ use std::{
 pub type Comm = u64;
 
 /// The object behind a handle of a communicator.
-pub(crate) struct Shared {
+pub(crate) struct CommObject {
     pub(crate) queue: Queue,
     mailbox: OnceLock<Mailboxes>,
     /// The timeout of the next calls in milliseconds; 0 is that of the communicator.
@@ -32,12 +32,12 @@ pub(crate) struct Shared {
     pub(crate) last: Mutex<Option<Failure>>,
 }
 
-pub(crate) static COMMS: Table<Shared> = Table::new(1, "comm");
+pub(crate) static COMMS: Table<CommObject> = Table::new(1, "comm");
 
-impl Shared {
-    fn new(communicator: Communicator) -> Shared {
+impl CommObject {
+    fn new(communicator: Communicator) -> CommObject {
         let (queue, mailbox) = (Queue::new(communicator), OnceLock::new());
-        Shared { queue, mailbox, timeout_ms: AtomicU64::new(0), last: Mutex::default() }
+        CommObject { queue, mailbox, timeout_ms: AtomicU64::new(0), last: Mutex::default() }
     }
 
     pub(crate) fn world(&self) -> World {
@@ -189,7 +189,7 @@ functions! {
         }
         let communicator = group.join()?.communicators().remove(0);
         // SAFETY: the pointer is valid.
-        unsafe { write("comm", comm, COMMS.add(Shared::new(communicator))) }
+        unsafe { write("comm", comm, COMMS.add(CommObject::new(communicator))) }
     }
 
     /// Splits the group. A negative color gives no communicator.
@@ -199,7 +199,7 @@ functions! {
             Ok(move |communicator: &mut Communicator| {
                 let split = communicator.split(u32::try_from(color).ok(), key)?;
                 // SAFETY: the pointer is valid.
-                unsafe { part.write(split.map_or(0, |split| COMMS.add(Shared::new(split)))) };
+                unsafe { part.write(split.map_or(0, |split| COMMS.add(CommObject::new(split)))) };
                 Ok(())
             })
         })

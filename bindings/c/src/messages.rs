@@ -2,7 +2,7 @@
 
 use crate::{
     buffers::Check,
-    comm::{COMMS, Comm, Shared, write},
+    comm::{COMMS, Comm, CommObject, write},
     failure::Failure,
     requests::{self, Handle},
 };
@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 /// The source of a receive from any rank.
 const ANY: c_int = -1;
 
-fn check(shared: &Shared, call: &'static str) -> Check {
+fn check(shared: &CommObject, call: &'static str) -> Check {
     Check { call, world: shared.world() }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     senders::sender,
-    shared_network::{Head, NUMBERS, News, Shared},
+    shared_network::{Head, NUMBERS, News, SharedNetwork},
     word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
 };
 use crate::wire;
@@ -53,7 +53,7 @@ struct Peer {
 
 /// The work, of one thread at a time: the network's, or that of a rank that waits.
 pub(super) struct Carrying<F> {
-    shared: Arc<Shared>,
+    shared: Arc<SharedNetwork>,
     peers: Vec<Peer>,
     deliver: F,
     /// The state of this process that leaves.
@@ -69,7 +69,7 @@ struct Leaving {
 }
 
 impl<F: FnMut(News)> Carrying<F> {
-    pub(super) fn new(shared: Arc<Shared>, deliver: F) -> Carrying<F> {
+    pub(super) fn new(shared: Arc<SharedNetwork>, deliver: F) -> Carrying<F> {
         let peers = shared.sent.iter().map(|_| Peer::default()).collect();
         Carrying { shared, peers, deliver, leaving: None }
     }

@@ -5,7 +5,7 @@ use super::{
     meeting::Met,
     neighbours::Neighbours,
     senders::senders,
-    shared_network::{Head, News, Orders, Shared},
+    shared_network::{Head, News, Orders, SharedNetwork},
     states::States,
     turns::Turns,
     wire_connections::reach,
@@ -22,7 +22,7 @@ use std::{
 
 /// The network of a process with others. One thread sleeps until something arrives.
 pub struct Network {
-    shared: Arc<Shared>,
+    shared: Arc<SharedNetwork>,
     receive: Arc<dyn Receive>,
     thread: Option<JoinHandle<()>>,
     origin: Origin,
@@ -57,7 +57,8 @@ impl Network {
         let (states, senders) = (States::new(own, &greetings), senders(own, &greetings));
         let (orders, turns, has_naps) =
             (Mutex::new(Orders { failed, ..Orders::default() }), Turns::default(), wire.descriptor().is_none());
-        let shared = Arc::new(Shared { wire, near, own, links, senders, sent, orders, wake, has_naps, turns, states });
+        let shared =
+            Arc::new(SharedNetwork { wire, near, own, links, senders, sent, orders, wake, has_naps, turns, states });
         let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
@@ -185,7 +186,7 @@ impl fmt::Debug for Network {
 }
 
 /// The work of the network's thread.
-fn run<F: FnMut(News)>(shared: &Shared, carrying: &Mutex<Carrying<F>>) {
+fn run<F: FnMut(News)>(shared: &SharedNetwork, carrying: &Mutex<Carrying<F>>) {
     let locked = || carrying.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         // A rank that takes the wire from here on is seen before the next sleep.

@@ -56,7 +56,7 @@ pub enum News {
 }
 
 /// The values that the threads of this process share.
-pub(super) struct Shared {
+pub(super) struct SharedNetwork {
     pub(super) wire: Wire,
     pub(super) near: Option<Neighbours>,
     pub(super) own: usize,
@@ -85,7 +85,7 @@ pub(super) struct Orders {
     pub(super) failed: Vec<(usize, String)>,
 }
 
-impl Shared {
+impl SharedNetwork {
     pub(super) fn send(&self, process: usize, head: &Head, body: Vec<u8>) -> Result<(), WireError> {
         let mut sent = self.sent(process);
         let mut whole = [0; wire::HEAD];
