@@ -145,6 +145,33 @@ fn ranks_may_be_processes() {
 }
 
 #[test]
+fn steps_are_measured_beside_busy_processes() {
+    for (words, steps, beside) in [
+        ("--beside 1", &[0.0][..], 1),
+        ("--step 10,100 --transport processes", &[10.0, 100.0], 0),
+        ("-n 3 --beside 2 --step 20 --transport processes --memory alloc", &[20.0], 2),
+    ] {
+        let rows = rows(&format!("all_reduce broadcast send_recv -b 64 -e 40000 -f 1000 {words}"));
+        let in_turn: Vec<f64> = steps.iter().flat_map(|&step| [step; 6]).collect();
+        assert_eq!(rows.iter().filter_map(|row| row["step_us"].as_f64()).collect::<Vec<_>>(), in_turn, "{words}");
+        for row in &rows {
+            check_measured(row);
+            assert_eq!(row["beside"], beside, "{words}");
+            assert!(row["time_us_mean"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+        }
+    }
+    for (words, argument) in [
+        ("all_reduce --beside 1 --leaves 2", "--leaves"),
+        ("all_reduce --step 10 --in-place", "--in-place"),
+        ("all_reduce --step 10 --vs limit", "--step <MICROSECONDS>"),
+        ("all_reduce --step 1000001", "--step <MICROSECONDS>"),
+    ] {
+        let refused = refusal(words);
+        assert!(refused.contains(argument), "{words}: {refused}");
+    }
+}
+
+#[test]
 fn leaves_are_measured_beside_the_plain_call_and_a_loop() {
     for (words, parts) in [
         ("-n 3 --leaves 3", &["consonance", "call"][..]),

@@ -24,8 +24,10 @@ fn rows(collectives: &[&str], libraries: &[&str], sizes: &[usize]) -> Vec<Row> {
             barrier: None,
             memory: "slice",
             case: case.with_bytes(bytes),
+            step: None,
             figures: Some(Figures {
                 time_us_median: 1.0 + bytes as f64 / 1000.0 + at as f64 / 100.0,
+                time_us_mean: 9.0,
                 time_us_p99: 9.0,
                 cpu_seconds: 1.0,
                 wrong: 0,
