@@ -226,8 +226,8 @@ impl Group {
         result
     }
 
-    /// Makes `batches` calls with each set of buffers, or as many steps. `turn` is the number of the
-    /// first call. Steps give one time, the mean on the slowest rank.
+    /// Makes `batches` calls with each set of buffers, or as many steps. `turn` is the number of
+    /// the first call. Steps give one time, the mean on the slowest rank.
     ///
     /// # Errors
     /// [`Failure::Broken`].

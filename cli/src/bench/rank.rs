@@ -9,15 +9,15 @@
 //!   answer is `ok`, or `none WHY` if the library has no such call.
 //! * `run BATCHES TURN` fills all sets, makes a call with each and checks each, `BATCHES` times.
 //!   The answer is `done CALLS CPU_SECONDS WRONG`, then the seconds of each call as a native `f64`.
-//! * `steps BATCHES TURN ROUNDS` fills all sets, makes `BATCHES` calls with each, one after another,
+//! * `steps BATCHES TURN ROUNDS` fills all sets, makes `BATCHES` calls with each, back to back,
 //!   each after a computation of so many rounds, and checks each set. The answer is that of a run
 //!   with one call, whose time is the mean of a step.
 //!
 //! If a call fails, the rank answers `failed WHY` and ends. It also ends when the socket is closed.
 //!
-//! Before each call of a run, and once before steps, the ranks meet at the gate, a file beside the socket
-//! (`kernels/src/os/gate.rs`). It is no part of any library, so that no library's own barrier takes
-//! a part of the call's time. Without a gate they meet at the library's barrier.
+//! Before each call of a run, and once before steps, the ranks meet at the gate, a file beside the
+//! socket (`kernels/src/os/gate.rs`). It is no part of any library, so that no library's own
+//! barrier takes a part of the call's time. Without a gate they meet at the library's barrier.
 
 use super::{
     Memory,

@@ -3,13 +3,13 @@
 use super::{Problem, number, output::Show, terminal, writable};
 use crate::{
     bench::{
-        Bench, BenchError, Memory, Rival, Row, Step, Table, Transport, bench_rank, bench_threads, busy as busy_beside,
+        Bench, BenchError, Memory, Rival, Row, Step, Table, Transport,
         case::Collective,
-        coordinator::{bench_role, coordinator},
-        kills::{kills, kills_role},
+        coordinator::coordinator,
+        kills::kills,
         limits::{Limit, cores, limits},
         plot,
-        strategies::{self, bench_worker, strategies},
+        strategies::{self, strategies},
     },
     doctor::machine::processor_name,
 };
@@ -208,21 +208,6 @@ struct Coordinator {
     json: bool,
 }
 
-/// Starts a worker or a server of the bench of a coordinator.
-#[derive(Args)]
-pub(crate) struct Role {
-    /// Number of closures whose effects are counted, if they are
-    #[arg(long)]
-    closures: Option<usize>,
-}
-
-/// Starts a worker of the bench of strategies.
-#[derive(Args)]
-pub(crate) struct Worker {
-    part: String,
-    rounds: usize,
-}
-
 #[derive(Args)]
 struct Sizes {
     /// Smallest size: bytes of the larger buffer, such as 8, 64K, 1M
@@ -234,20 +219,6 @@ struct Sizes {
     /// Factor from each size to the next
     #[arg(short = 'f', long, value_name = "FACTOR", default_value_t = 2, value_parser = number::<u32>(2..=u32::MAX as usize))]
     factor: u32,
-}
-
-/// Arguments with which the bench starts a rank that is a process.
-#[derive(Args)]
-pub(crate) struct Rank {
-    rank: usize,
-    socket: PathBuf,
-}
-
-/// Arguments with which the bench starts a process whose threads are the ranks.
-#[derive(Args)]
-pub(crate) struct Threads {
-    ranks: usize,
-    socket: PathBuf,
 }
 
 /// A subject that is measured beside our library.
@@ -290,58 +261,6 @@ pub(super) fn bench(arguments: Arguments) -> Result<(), Problem> {
         (Some(Other::Strategies(arguments)), _) => calls(&arguments),
         (Some(Other::Coordinator(arguments)), _) => closures(&arguments),
         (None, arguments) => collectives(arguments),
-    }
-}
-
-/// Runs as a rank, and returns the exit status of the command.
-pub(crate) fn rank(arguments: &Rank) -> i32 {
-    match bench_rank(arguments.rank, &arguments.socket) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("rank {}: {error}", arguments.rank);
-            1
-        }
-    }
-}
-
-/// Runs as a worker of the bench of strategies, and returns the exit status of the command.
-pub(crate) fn worker(arguments: &Worker) -> i32 {
-    match bench_worker(&arguments.part, arguments.rounds) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("consonance bench strategies: {error}");
-            1
-        }
-    }
-}
-
-/// Runs as a worker or a server of the bench of a coordinator, and returns the exit status of the
-/// command.
-pub(crate) fn role(role: &Role) -> i32 {
-    match role.closures.map_or_else(bench_role, kills_role) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("consonance bench coordinator: {error}");
-            1
-        }
-    }
-}
-
-/// Runs as a busy process, and returns the exit status of the command.
-pub(crate) fn busy_process() -> i32 {
-    let Err(error) = busy_beside();
-    eprintln!("consonance bench: {error}");
-    1
-}
-
-/// Runs as all ranks, and returns the exit status of the command.
-pub(crate) fn threads(arguments: &Threads) -> i32 {
-    match bench_threads(arguments.ranks, &arguments.socket) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("{error}");
-            1
-        }
     }
 }
 

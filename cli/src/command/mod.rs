@@ -1,6 +1,7 @@
 //! The command line of `consonance`, and how each subcommand uses its arguments.
 
 mod bench;
+mod bench_processes;
 mod doctor;
 mod gpu_check;
 mod explain;
@@ -66,15 +67,15 @@ enum Command {
     #[command(hide = true)]
     SoakServers(soak::ServerCommand),
     #[command(hide = true)]
-    BenchRank(bench::Rank),
+    BenchRank(bench_processes::Rank),
     #[command(hide = true)]
-    BenchThreads(bench::Threads),
+    BenchThreads(bench_processes::Threads),
     #[command(hide = true)]
     BenchBusy,
     #[command(hide = true)]
-    BenchWorker(bench::Worker),
+    BenchWorker(bench_processes::Worker),
     #[command(hide = true)]
-    BenchRole(bench::Role),
+    BenchRole(bench_processes::Role),
     #[command(hide = true)]
     DoctorGpu(gpu_check::DoctorGpu),
     #[cfg(target_os = "linux")]
@@ -266,11 +267,11 @@ fn carry_out(command: Command) -> i32 {
         Command::Explain(explain) => status_of("consonance", explain.run()),
         #[cfg(target_os = "linux")]
         Command::Tune(tune) => status_of("consonance", tune.run()),
-        Command::BenchRank(rank) => bench::rank(&rank),
-        Command::BenchThreads(threads) => bench::threads(&threads),
-        Command::BenchBusy => bench::busy_process(),
-        Command::BenchWorker(worker) => bench::worker(&worker),
-        Command::BenchRole(role) => bench::role(&role),
+        Command::BenchRank(rank) => bench_processes::rank(&rank),
+        Command::BenchThreads(threads) => bench_processes::threads(&threads),
+        Command::BenchBusy => bench_processes::busy_process(),
+        Command::BenchWorker(worker) => bench_processes::worker(&worker),
+        Command::BenchRole(role) => bench_processes::role(&role),
         Command::Counted(counted) => count(&counted),
         #[cfg(target_os = "linux")]
         Command::Soak(soak) => status_of("consonance", soak.run()),

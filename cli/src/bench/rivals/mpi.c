@@ -217,7 +217,7 @@ static void meet(void) {
 static void compute(long rounds) {
     volatile uint64_t first = 1;
     uint64_t value = first;
-    while (rounds-- > 0) value = value * 6364136223846793005u + 1442695040888963407u;
+    while (rounds-- > 0) value = (value ^ value >> 29) * 6364136223846793005u;
     first = value;
 }
 
