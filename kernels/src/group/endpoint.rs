@@ -47,8 +47,9 @@ impl Endpoint {
 
     /// Returns this process's endpoints in the group of all ranks of a segment: those of the ranks
     /// in `local`, which no other process takes. `cores` is the number of cores of all processes
-    /// together; 0: unknown, and a waiting rank sleeps at once. `processes` has the id of each rank's process, 0 where it is unknown: the ranks read
-    /// each other's memory where the system allows it. If `processes` is empty, they do not.
+    /// together; 0: unknown, and a waiting rank sleeps at once. `processes` has the id of each
+    /// rank's process, 0 where it is unknown: the ranks read each other's memory where the system
+    /// allows it. If `processes` is empty, they do not.
     ///
     /// # Panics
     /// If the segment has no such ranks, or one of them has its endpoint in this process already.

@@ -62,8 +62,8 @@ impl Member {
         core
     }
 
-    /// Wakes `peer`, which sleeps until this rank makes progress: it has. Publishes the core of this
-    /// thread for the next wait of `peer`.
+    /// Wakes `peer`, which sleeps until this rank makes progress: it has. Publishes the core of
+    /// this thread for the next wait of `peer`.
     pub(super) fn wake_for_progress(&self, peer: usize) {
         self.say_core();
         self.state.wake_for_progress(peer);
@@ -166,14 +166,15 @@ impl Member {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::os::thread_pool;
     use std::thread;
 
     #[test]
-    fn ranks_on_one_core_see_that_they_share_it() {
+    #[cfg_attr(not(target_os = "linux"), ignore = "only Linux tells the core of a thread")]
+    fn ranks_on_one_core_know_of_each_other() {
         let cores = thread::available_parallelism().unwrap().get();
         let state = GroupState::new(3);
         let ranks = [0, 1, 2].map(|rank| Member::new(Arc::clone(&state), World::new(rank, 3).unwrap()));
@@ -191,17 +192,5 @@ mod tests {
             assert!(on_core(0, &|| ranks[0].shares_core([1, 2].into_iter())));
             assert!(!on_core(0, &|| ranks[0].shares_core([2].into_iter())), "it has moved");
         }
-    }
-
-    #[test]
-    fn a_split_group_knows_the_cores_of_its_ranks() {
-        let state = GroupState::new(3);
-        let pair = state.child(Generation::default(), crate::group::state::Key::Split(1, 0), &[2, 0], 0);
-        let member =
-            |state: &Arc<GroupState>, rank, size| Member::new(Arc::clone(state), World::new(rank, size).unwrap());
-        let core = member(&state, 2, 3).say_core();
-        state.sleeper(0).core.store(core, Ordering::Relaxed);
-        assert_eq!(pair.sleeper(0).core.load(Ordering::Relaxed), core);
-        assert_eq!(pair.sleeper(1).core.load(Ordering::Relaxed), core);
     }
 }

@@ -1,10 +1,11 @@
 //! Waiting: a rank polls for a short while, then sleeps on an event until another rank signals it.
 //!
-//! A poll helps only while the peer runs. Another program, or another rank, may have sent both ranks
-//! to one core: the peer then comes only when the waiting rank leaves the core. So each rank
-//! publishes the core on which it runs (`Sleeper::core`) wherever a call is slow anyway, that is
-//! before it polls for long and when it wakes a peer, and a rank that sees the peer on its own core
-//! sleeps at once. It does not yield: the core would go to a busy neighbour for a whole time slice.
+//! A poll helps only while the peer runs. Beside another program, or with more ranks than cores,
+//! both ranks may be on one core: the peer then comes only when the waiting rank leaves the core.
+//! So each rank publishes the core on which it runs (`Sleeper::core`) wherever a call is slow
+//! anyway: before it polls for long, after it slept, and when it wakes a peer. A rank that sees the
+//! peer on its own core sleeps at once. It does not yield: the core would go to a busy neighbour
+//! for a whole time slice.
 //!
 //! An event counts its signals. A sleeper reads the count, checks its condition once more, and
 //! sleeps only while the count has not changed, so a signal between the check and the sleep is not

@@ -19,7 +19,7 @@ use crate::{
 };
 use consonance_spec::World;
 use std::{
-    mem,
+    mem, slice,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -277,8 +277,8 @@ impl Mail {
 
     /// Polls until `done`, for a short while. `peer` is the rank that is waited for, if it is one.
     fn poll(&self, peer: Option<usize>, done: &impl Fn() -> bool) -> bool {
-        let shared = &*self.0;
-        if shared.member.state.wait_policy == WaitPolicy::Sleep {
+        let (shared, member) = (&*self.0, &self.0.member);
+        if member.state.wait_policy == WaitPolicy::Sleep {
             return false;
         }
         shared.change(|open| open.polling += 1);
@@ -295,10 +295,8 @@ impl Mail {
             self.end(finished);
             done()
         };
-        let shares_core = || {
-            shared.member.shares_core(shared.peers.iter().copied().filter(|&each| peer.is_none_or(|peer| peer == each)))
-        };
-        let is_done = shared.member.state.wait_policy.look(&look, shares_core);
+        let awaited = peer.as_ref().map_or(&shared.peers[..], slice::from_ref);
+        let is_done = member.state.wait_policy.look(&look, || member.shares_core(awaited.iter().copied()));
         let mut finished = Vec::new();
         let mut open = shared.lock();
         open.polling -= 1;
