@@ -15,6 +15,13 @@ from .._errors import Error
 from . import _errors
 
 
+# A call of so many bytes takes about as long as another thread takes to set a future.
+_FEW_BYTES = 4 << 20
+
+# The seconds that such a call takes if the peers are there.
+_MOMENT = 2e-3
+
+
 class Work(dist._Work):
     """Requests that were started together, and the tensors with their results."""
 
@@ -76,11 +83,24 @@ class Work(dist._Work):
             # C++, too.
             ended: torch.futures.Future = torch.futures.Future()
             self._future = ended.then(self._results)
-            if self._requests:
-                _finisher.finish(ended, self._requests[-1])
-            else:
+            if self._ends_soon():
                 ended.set_result(True)
+            else:
+                _finisher.finish(ended, self._requests[-1])
         return self._future
+
+    def _ends_soon(self) -> bool:
+        """Returns whether all requests have ended, and waits a moment for few bytes.
+
+        A thread that sets the future later wants the core and the interpreter's lock of the backward pass: that
+        takes longer than such a call.
+        """
+        if self._requests and sum(out.nbytes for out in self._outputs) <= _FEW_BYTES:
+            try:
+                self._requests[-1].wait(_MOMENT)
+            except Error:
+                pass  # The future has it.
+        return self.is_completed()
 
     def _results(self, ended: torch.futures.Future) -> list[torch.Tensor]:
         if not ended.value():
