@@ -90,12 +90,12 @@ class Work(dist._Work):
         return self._future
 
     def _ends_soon(self) -> bool:
-        """Returns whether all requests have ended, and waits a moment for few bytes.
+        """Returns whether all requests have ended. Waits a moment for results of few bytes.
 
         A thread that sets the future later wants the core and the interpreter's lock of the backward pass: that
         takes longer than such a call.
         """
-        if self._requests and sum(out.nbytes for out in self._outputs) <= _FEW_BYTES:
+        if self._requests and 0 < sum(out.nbytes for out in self._outputs) <= _FEW_BYTES:
             try:
                 self._requests[-1].wait(_MOMENT)
             except Error:
