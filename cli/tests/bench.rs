@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 23] = [
     "collective",
     "library",
     "version",
@@ -28,7 +28,10 @@ const KEYS: [&str; 20] = [
     "barrier",
     "memory",
     "in_place",
+    "step_us",
+    "beside",
     "time_us_median",
+    "time_us_mean",
     "time_us_p99",
     "algbw_GBps",
     "busbw_GBps",
@@ -151,7 +154,7 @@ fn steps_are_measured_beside_busy_processes() {
         ("--step 10,100 --transport processes", &[10.0, 100.0], 0),
         ("-n 3 --beside 2 --step 20 --transport processes --memory alloc", &[20.0], 2),
     ] {
-        let rows = rows(&format!("all_reduce broadcast send_recv -b 64 -e 40000 -f 1000 {words}"));
+        let rows = rows(&format!("all_reduce broadcast send_recv -b 64 -e 64000 -f 1000 {words}"));
         let in_turn: Vec<f64> = steps.iter().flat_map(|&step| [step; 6]).collect();
         assert_eq!(rows.iter().filter_map(|row| row["step_us"].as_f64()).collect::<Vec<_>>(), in_turn, "{words}");
         for row in &rows {
