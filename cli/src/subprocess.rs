@@ -18,6 +18,17 @@ use std::{
 /// The time in which a program has to tell its version.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 
+/// A process. Dropping it kills it: after an error it might wait for others for long.
+pub(crate) struct OwnedChild(pub(crate) Child);
+
+impl Drop for OwnedChild {
+    fn drop(&mut self) {
+        // A process that has ended needs neither.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running program. Dropping it kills the program and its process group.
 pub(crate) struct Program {
     child: Child,

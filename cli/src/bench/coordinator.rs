@@ -6,7 +6,7 @@
 
 use super::{
     rivals::pythons::{self, pythons},
-    strategies::{Process, Row, rows, start},
+    strategies::{Row, rows, start},
 };
 use crate::{
     executable,
@@ -14,6 +14,7 @@ use crate::{
         cluster::Cluster,
         task::{Role, Task},
     },
+    subprocess::OwnedChild,
 };
 use consonance::{
     ClusterCoordinator, DType, ParameterServerStrategy, Result, ShardedVariable, Tensor, TfConfigClusterResolver,
@@ -102,7 +103,8 @@ pub fn coordinator(
             let mut command = pythons::command(python);
             command.args(["-c", RIVALS, library]).env("TF_CPP_MIN_LOG_LEVEL", "3").stderr(Stdio::null());
             // Rows that it has measured stay.
-            if let Err(error) = rows(&mut Process(start(&mut command)?), library, "processes", &mut |row| all.push(row))
+            if let Err(error) =
+                rows(&mut OwnedChild(start(&mut command)?), library, "processes", &mut |row| all.push(row))
             {
                 say(&error.to_string());
             }
@@ -132,14 +134,11 @@ pub fn bench_role() -> Result<()> {
 fn by_processes() -> std::result::Result<Vec<Row>, Box<dyn Error>> {
     // The chief, the workers and the server.
     let cluster = Cluster::local(1 + WORKERS + 1)?;
-    let config = |index: usize, role: Role| {
-        let variables = cluster.variables_of_role(Task { index, role }, WORKERS);
-        variables.into_iter().find(|(name, _)| *name == "TF_CONFIG").expect("the cluster's").1
-    };
+    let config = |index: usize, role: Role| cluster.tf_config_of_role(Task { index, role }, WORKERS);
     let mut others = Vec::new();
     for (index, role) in (0..WORKERS).map(Role::Worker).chain([Role::Server(0)]).enumerate() {
         let mut command = executable::command()?;
-        others.push(Process(start(command.arg(ROLE).env("TF_CONFIG", config(index + 1, role)))?));
+        others.push(OwnedChild(start(command.arg(ROLE).env("TF_CONFIG", config(index + 1, role)))?));
     }
     let resolver = TfConfigClusterResolver::from_text(&config(0, Role::Chief))?;
     Ok(measure(ParameterServerStrategy::builder(resolver)?, "processes")?)

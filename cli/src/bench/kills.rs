@@ -1,13 +1,14 @@
 //! Counts the effects of closures while their workers are killed, one after the other, and
 //! replaced.
 
-use super::strategies::{Process, start};
+use super::strategies::start;
 use crate::{
     executable,
     launcher::{
         cluster::Cluster,
         task::{Role, Task},
     },
+    subprocess::OwnedChild,
 };
 use consonance::{
     ClusterCoordinator, DType, IndexedSlices, ParameterServerStrategy, Result, ShardedVariable, Tensor,
@@ -60,14 +61,11 @@ struct Declared {
 /// That of a call or of a process, and an effect that did not happen once.
 pub fn kills(closures: usize, period: Duration) -> std::result::Result<Kills, Box<dyn Error>> {
     let cluster = Cluster::local(1 + WORKERS + SERVERS)?;
-    let config = |index: usize, role: Role| {
-        let variables = cluster.variables_of_role(Task { index, role }, WORKERS);
-        variables.into_iter().find(|(name, _)| *name == "TF_CONFIG").expect("the cluster's").1
-    };
-    let begin = |index: usize, role: Role| -> io::Result<Process> {
+    let config = |index: usize, role: Role| cluster.tf_config_of_role(Task { index, role }, WORKERS);
+    let begin = |index: usize, role: Role| -> io::Result<OwnedChild> {
         let mut command = executable::command()?;
         command.args([ROLE, "--closures", &closures.to_string()]).env("TF_CONFIG", config(index, role));
-        start(&mut command).map(Process)
+        start(&mut command).map(OwnedChild)
     };
     let worker = |worker: usize| begin(1 + worker, Role::Worker(worker));
     let workers = (0..WORKERS).map(worker).collect::<io::Result<Vec<_>>>()?;
@@ -102,8 +100,8 @@ pub fn kills(closures: usize, period: Duration) -> std::result::Result<Kills, Bo
 /// Kills the workers in turn, one in each period, and starts others in their places, until the
 /// sender ends. Returns the number of kills.
 fn replace(
-    mut workers: Vec<Process>,
-    start: impl Fn(usize) -> io::Result<Process>,
+    mut workers: Vec<OwnedChild>,
+    start: impl Fn(usize) -> io::Result<OwnedChild>,
     period: Duration,
     ended: &Receiver<()>,
 ) -> io::Result<usize> {

@@ -56,7 +56,7 @@ use group::{Group, Samples};
 use hosts::Played;
 use leaves::{Leaves, Timed};
 use library::{Library, Who};
-use pace::Busy;
+use pace::start_busy;
 use rank::Subject;
 use rivals::{Machine, VERSION};
 use std::{
@@ -223,7 +223,7 @@ impl Bench {
         progress(0, 1, format!("starting {} ranks of {names}", self.ranks));
         let mut libraries = self.start(played, &directory.path)?;
         let beside = self.steps.first().map_or(0, |step| step.beside);
-        let _busy = Busy::start(beside)?;
+        let _busy = start_busy(beside)?;
         let steps: Vec<Option<Step>> = match &self.steps[..] {
             [] => vec![None],
             steps => steps.iter().copied().map(Some).collect(),
@@ -328,17 +328,13 @@ impl Bench {
         }
         if !self.steps.is_empty() {
             // The second call in place would get the result of the first.
-            let what = match () {
-                () if self.in_place => Some("--in-place"),
-                () if self.limit => Some("a limit or a plot"),
-                () if self.leaves.is_some() => Some("--leaves"),
-                () => None,
-            };
-            if let Some(what) = what {
+            let others =
+                [(self.in_place, "--in-place"), (self.limit, "a limit or a plot"), (self.leaves.is_some(), "--leaves")];
+            if let Some((_, what)) = others.iter().find(|(is_set, _)| *is_set) {
                 return invalid(
                     "--step <MICROSECONDS>",
                     "calls of libraries, not in place".to_owned(),
-                    what.to_owned(),
+                    (*what).to_owned(),
                 );
             }
         }

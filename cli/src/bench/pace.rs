@@ -4,14 +4,14 @@
 //! may move between cores, as those of a program do. A turn of many steps gives their mean time: a
 //! rank that loses its core for a while makes few steps slow, and no median shows these.
 
-use crate::executable;
+use crate::{executable, subprocess::OwnedChild};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::{
     convert::Infallible,
     fmt,
     hint::black_box,
     io,
-    process::{Child, Stdio},
+    process::Stdio,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -69,33 +69,17 @@ pub(super) fn compute(rounds: u64) {
     black_box(value);
 }
 
-/// Processes that compute until they are dropped.
-pub(super) struct Busy(Vec<Child>);
-
-impl Busy {
-    /// Starts `count` processes.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(super) fn start(count: usize) -> io::Result<Busy> {
-        let mut busy = Busy(Vec::new());
-        for _ in 0..count {
-            let mut command = executable::command()?;
-            command.arg(BUSY).stdin(Stdio::null()).stdout(Stdio::null());
-            busy.0.push(command.spawn()?);
-        }
-        Ok(busy)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // These fail if the process has ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+/// Starts processes that compute until they are dropped.
+///
+/// # Errors
+/// The system's.
+pub(super) fn start_busy(count: usize) -> io::Result<Vec<OwnedChild>> {
+    let start = |_| {
+        let mut command = executable::command()?;
+        command.arg(BUSY).stdin(Stdio::null()).stdout(Stdio::null());
+        command.spawn().map(OwnedChild)
+    };
+    (0..count).map(start).collect()
 }
 
 /// Runs as a busy process, until the bench kills it or ends.

@@ -1,10 +1,7 @@
 //! The report about links: the roles of a process with parameter servers, and of its peers.
 
-use super::trace::{state, words};
-use consonance_kernels::{
-    os::process_state::process_state,
-    shm::{Inspection, LinkTitle},
-};
+use super::process_states;
+use consonance_kernels::shm::{Inspection, LinkTitle};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -32,13 +29,13 @@ impl Task {
 
     fn text(&self) -> String {
         match self.process {
-            Some(process) => format!("{}, process {process}{}", self.role, words(process_state(process))),
+            Some(process) => format!("{}, process {process}{}", self.role, process_states::words(process)),
             None => format!("{}, in no process", self.role),
         }
     }
 
     fn json(&self) -> Value {
-        json!({ "role": self.role, "process": self.process, "state": self.process.map(state) })
+        json!({ "role": self.role, "process": self.process, "state": self.process.map(process_states::name) })
     }
 }
 

@@ -10,6 +10,8 @@ mod terminal;
 #[cfg(target_os = "linux")]
 mod tune;
 #[cfg(target_os = "linux")]
+mod process_states;
+#[cfg(target_os = "linux")]
 mod links;
 mod trace;
 #[cfg(target_os = "linux")]

@@ -1,14 +1,11 @@
 //! `consonance trace`: the last calls of the ranks of a process's groups, and the roles of its
 //! links.
 
-use super::{links::Links, number, terminal};
+use super::{links::Links, number, process_states, terminal};
 use consonance::raw::EXTENSIONS;
-use consonance_kernels::{
-    os::process_state::{ProcessState, process_state},
-    shm::{
-        Inspection, RankCalls, Segment, SegmentError,
-        call_log::{CALLS, Entry, Outcome},
-    },
+use consonance_kernels::shm::{
+    Inspection, RankCalls, Segment, SegmentError,
+    call_log::{CALLS, Entry, Outcome},
 };
 use consonance_spec::Kind;
 use serde_json::{Value, json};
@@ -80,7 +77,7 @@ fn text(inspection: &Inspection, calls: usize) -> String {
     let mut text = format!("group {} of {} ranks\n", inspection.group, inspection.ranks.len());
     for rank in &inspection.ranks {
         text += &match rank.process {
-            Some(process) => format!("rank {}, process {process}{}", rank.rank, words(process_state(process))),
+            Some(process) => format!("rank {}, process {process}{}", rank.rank, process_states::words(process)),
             None => format!("rank {}, in no process", rank.rank),
         };
         let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
@@ -97,15 +94,6 @@ fn text(inspection: &Inspection, calls: usize) -> String {
         }
     }
     text
-}
-
-/// Returns the words about the state of a process that does not run.
-pub(super) fn words(state: ProcessState) -> &'static str {
-    match state {
-        ProcessState::Running => "",
-        ProcessState::Stopped => ", is stopped by a signal or a debugger",
-        ProcessState::Gone => ", has ended",
-    }
 }
 
 /// Returns the ranks for which a rank waits: if its last call has not ended, those that have begun
@@ -133,7 +121,7 @@ fn group_json(Inspection { group, ranks, .. }: &Inspection, calls: usize) -> Val
 
 fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
     let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
-    let state = rank.process.map(state);
+    let state = rank.process.map(process_states::name);
     json!({
         "rank": rank.rank,
         "process": rank.process,
@@ -141,15 +129,6 @@ fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
         "waits_for": awaited(rank, ranks),
         "calls": last.iter().map(call_json).collect::<Vec<_>>(),
     })
-}
-
-/// Returns the name of the state of a process.
-pub(super) fn state(process: u32) -> &'static str {
-    match process_state(process) {
-        ProcessState::Running => "running",
-        ProcessState::Stopped => "stopped",
-        ProcessState::Gone => "gone",
-    }
 }
 
 fn call_json(entry: &Entry) -> Value {

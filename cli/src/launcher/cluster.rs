@@ -133,6 +133,13 @@ impl Cluster {
     /// servers finds the others. Those of torch's launcher are not among them: it has no such
     /// roles.
     pub(crate) fn variables_of_role(&self, task: Task, workers: usize) -> Vec<(&'static str, String)> {
+        let job = self.job.clone().map(|job| ("CONSONANCE_JOB", job));
+        [("TF_CONFIG", self.tf_config_of_role(task, workers))].into_iter().chain(job).collect()
+    }
+
+    /// Returns the `TF_CONFIG` of such a process. The chief has the first address, then come the
+    /// workers.
+    pub(crate) fn tf_config_of_role(&self, task: Task, workers: usize) -> String {
         let list = |addresses: &[SocketAddr]| {
             addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ")
         };
@@ -145,9 +152,7 @@ impl Cluster {
         };
         let [chief, workers, servers] = [chief, workers, servers].map(list);
         let cluster = format!(r#"{{"chief": [{chief}], "worker": [{workers}], "ps": [{servers}]}}"#);
-        let tf_config = format!(r#"{{"cluster": {cluster}, "task": {{"type": "{job}", "index": {index}}}}}"#);
-        let job = self.job.clone().map(|job| ("CONSONANCE_JOB", job));
-        [("TF_CONFIG", tf_config)].into_iter().chain(job).collect()
+        format!(r#"{{"cluster": {cluster}, "task": {{"type": "{job}", "index": {index}}}}}"#)
     }
 
     /// Returns the variables by which torch's launcher tells a worker who it is.

@@ -9,7 +9,7 @@ mod calls;
 pub use calls::CALLS;
 
 use super::rivals::pythons;
-use crate::{executable, launcher::cluster::Cluster};
+use crate::{executable, launcher::cluster::Cluster, subprocess::OwnedChild};
 use consonance::{MirroredStrategy, MultiWorkerMirroredStrategy, ReplicaContext, Result, Strategy};
 use serde_json::{Value, json};
 use std::{
@@ -133,17 +133,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// A process that is killed when this is dropped: after an error it might wait for another worker.
-pub(super) struct Process(pub(super) Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A process that has ended needs neither.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Measures all calls whose name contains `part`, first by threads, then by processes, then with
 /// TensorFlow if `tensorflow` is a Python that has it. Calls `row` for each result.
 ///
@@ -177,7 +166,7 @@ pub fn strategies(
         };
         let mut workers = Vec::with_capacity(WORKERS);
         for worker in 0..WORKERS {
-            workers.push(Process(start(worker)?));
+            workers.push(OwnedChild(start(worker)?));
         }
         rows(&mut workers[0], "consonance", "processes", &mut row)?;
         ended(workers[1].0.wait(), "worker 1")?;
@@ -186,7 +175,7 @@ pub fn strategies(
         progress(calls.len(), calls.len(), "tensorflow".to_owned());
         let mut command = Command::new(python);
         command.args(["-c", TENSORFLOW, part, &rounds.to_string()]).env("TF_CPP_MIN_LOG_LEVEL", "3");
-        let mut process = Process(start(command.stderr(Stdio::null()))?);
+        let mut process = OwnedChild(start(command.stderr(Stdio::null()))?);
         rows(&mut process, "tensorflow", "threads", &mut row)?;
     }
     Ok(())
@@ -230,7 +219,7 @@ pub(super) fn start(command: &mut Command) -> io::Result<Child> {
 
 /// Reads the rows that a process prints: a name, a tab and microseconds each.
 pub(super) fn rows(
-    Process(process): &mut Process,
+    OwnedChild(process): &mut OwnedChild,
     library: &'static str,
     transport: &'static str,
     row: &mut impl FnMut(Row),

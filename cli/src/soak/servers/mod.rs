@@ -18,6 +18,7 @@ use crate::{
         task::{Role, Task},
         worker::end_with,
     },
+    subprocess::OwnedChild,
 };
 use consonance::{Error, ParameterServerStrategy, Result as Outcome, TfConfigClusterResolver};
 use job::{Fault, Job};
@@ -26,7 +27,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fmt, io,
     path::Path,
-    process::{self, Child, Stdio},
+    process::{self, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
@@ -73,16 +74,13 @@ pub struct ServerRole {
     pub parent: String,
 }
 
-/// A process. Dropping it kills it.
-struct Process(Child);
-
 /// The processes of a job.
 struct Processes<'j> {
     job: &'j Job,
     cluster: &'j Cluster,
     names: (u64, u64),
     /// The workers, and then the servers. A server that is not replaced has none.
-    all: Vec<Option<Process>>,
+    all: Vec<Option<OwnedChild>>,
 }
 
 impl fmt::Display for Jobs {
@@ -195,16 +193,15 @@ impl Processes<'_> {
             Some(worker) if worker < self.job.workers => Role::Worker(worker),
             Some(place) => Role::Server(place - self.job.workers),
         };
-        let variables = self.cluster.variables_of_role(Task { index, role }, self.job.workers);
-        variables.into_iter().find(|(name, _)| *name == "TF_CONFIG").expect("the cluster's").1
+        self.cluster.tf_config_of_role(Task { index, role }, self.job.workers)
     }
 
-    fn start(&self, place: usize) -> io::Result<Process> {
+    fn start(&self, place: usize) -> io::Result<OwnedChild> {
         let mut command = executable::command()?;
         let (seed, number) = self.names;
         command.args(["soak-servers", &seed.to_string(), &number.to_string(), &process::id().to_string()]);
         command.env("TF_CONFIG", self.config(1 + place)).stdin(Stdio::null()).stdout(Stdio::null());
-        command.spawn().map(Process)
+        command.spawn().map(OwnedChild)
     }
 
     /// Carries out the faults of the phases that begin, until the last one has ended.
@@ -244,7 +241,7 @@ impl Processes<'_> {
 
     /// Stops the process at a place for a time, if there is one. Returns the number of stops.
     fn stop(&self, place: usize, time: Duration) -> u64 {
-        let Some(Process(child)) = &self.all[place] else { return 0 };
+        let Some(OwnedChild(child)) = &self.all[place] else { return 0 };
         // Both fail if the process has ended.
         let _ = kill_process(Pid::from_child(child), Signal::STOP);
         wait(time);
@@ -273,13 +270,5 @@ impl ServerRole {
                 1
             }
         }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A process that has ended needs neither.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
