@@ -15,6 +15,9 @@
 //!   after its peer has come. But the peer has signalled it then (`Sleeper::progress`). So only a
 //!   rank that has seen all such signals ([`Blocked`]) waits; any other rank has to run first, and
 //!   is an end. The signals of ranks that leave or end a group do not count.
+//! * **Stopped in a wake-up.** A rank that is stopped after it told a peer of progress, and before
+//!   it woke the peer, leaves it asleep as one that has to run first. So a sleeper looks again
+//!   when half of its time has passed ([`WakeEvent::sleep`](crate::sync::wait::WakeEvent::sleep)).
 //! * **Two deadlines.** A rank that gives up at its own deadline, in a group or at a message that
 //!   others do not share, stays in the chain for a while, and for ever if it was told of a rank
 //!   that left: its peers are held up by the same rank.
@@ -229,8 +232,8 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::state::Key;
-    use consonance_spec::blame::ends_of_waits;
+    use crate::group::{member::Member, state::Key, waiter::Waiter};
+    use consonance_spec::{World, blame::ends_of_waits};
     use std::{iter, sync::Arc, thread};
 
     const GENERATION: Generation = Generation(0);
@@ -295,6 +298,24 @@ mod tests {
         assert_eq!(state.end_of_waits(0, 1), 1, "no progress of rank 1");
         state.wake_for_progress(3);
         assert_eq!([state.end_of_waits(0, 1), state.end_of_waits(1, 3)], [3, 3]);
+    }
+
+    #[test]
+    fn a_rank_stopped_before_its_wake_up_holds_up_the_others() {
+        let state = GroupState::new(3);
+        let waiter = |rank, timeout| {
+            Waiter::new(Member::new(Arc::clone(&state), World::new(rank, 3).unwrap()), Duration::from_millis(timeout))
+        };
+        let never = |_: &_| false;
+        thread::scope(|scope| {
+            scope.spawn(|| waiter(1, 2000).wait_for(|peer| peer == 2, never));
+            while state.blocked(1).peer().is_none() {
+                thread::yield_now();
+            }
+            // Rank 2 is stopped here.
+            state.sleeper(1).progress.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(waiter(0, 1500).wait_for(|peer| peer == 1, never), Err(Fault::Missing(vec![2])));
+        });
     }
 
     #[test]

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// poll, most of all on a busy machine (measured: PERF.md).
 const LOOKS_FOR: Duration = Duration::from_micros(50);
 
+/// The longest limit of a sleep that is not split.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// Polls between two readings of the clock: one reading costs as much as several polls.
 const LOOKS_PER_READING: u32 = 32;
 
@@ -104,9 +107,12 @@ impl WakeEvent {
         self.sleepers.wake(&self.count, shared);
     }
 
-    /// Sleeps until a signal later than `seen`, at most for `limit`; may wake early.
+    /// Sleeps until a signal later than `seen`, at most for `limit`; may wake early. Wakes after
+    /// half of a long `limit`: a rank that is stopped within `signal`, or before it, may have made
+    /// the caller's condition true, and its wake-up does not come.
     pub(crate) fn sleep(&self, seen: u32, limit: Duration, shared: bool) {
-        self.sleepers.wait(&self.count, seen, limit, shared);
+        let is_split = limit > SHORT && limit != Duration::MAX;
+        self.sleepers.wait(&self.count, seen, if is_split { limit / 2 } else { limit }, shared);
     }
 }
 
