@@ -4,8 +4,9 @@
 //! both ranks may be on one core: the peer then comes only when the waiting rank leaves the core.
 //! So each rank publishes the core on which it runs (`Sleeper::core`) wherever a call is slow
 //! anyway: before it polls for long, after it slept, and when it wakes a peer. A rank that sees the
-//! peer on its own core sleeps at once. It does not yield: the core would go to a busy neighbour
-//! for a whole time slice.
+//! peer on its own core yields, or sleeps at once where a busy process would take the core for a
+//! whole time slice ([`core::leave`]). Ranks that outnumber the cores give them away between all
+//! polls.
 //!
 //! An event counts its signals. A sleeper reads the count, checks its condition once more, and
 //! sleeps only while the count has not changed, so a signal between the check and the sleep is not
@@ -35,6 +36,8 @@ pub(crate) enum WaitPolicy {
     /// Polls while no peer that is waited for needs the core of the waiting thread. Such a peer was
     /// last seen on that core: a poll keeps it from what it is to do.
     Poll,
+    /// Gives the core away between two polls: ranks outnumber the cores.
+    Yield,
     /// Sleeps at once: the cores are unknown.
     Sleep,
 }
@@ -42,9 +45,11 @@ pub(crate) enum WaitPolicy {
 impl WaitPolicy {
     /// Returns the policy for `ranks` ranks on `cores` cores.
     pub(crate) fn new(ranks: usize, cores: usize) -> WaitPolicy {
-        // Of ranks that share cores, each must know which.
-        let is_known = cores > 0 && (ranks <= cores || core::current() != 0);
-        if is_known { WaitPolicy::Poll } else { WaitPolicy::Sleep }
+        match cores {
+            0 => WaitPolicy::Sleep,
+            _ if ranks <= cores => WaitPolicy::Poll,
+            _ => WaitPolicy::Yield,
+        }
     }
 
     /// Executes `pauses` spin-loop hints if the policy is [`Poll`](WaitPolicy::Poll).
@@ -55,9 +60,9 @@ impl WaitPolicy {
         }
     }
 
-    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls. Gives the core away
-    /// before if this thread `shares_core` with a peer that is waited for. Returns false if it
-    /// never was ready.
+    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls, or for as long as other
+    /// threads have the core. Gives the core away if this thread `shares_core` with a peer that is
+    /// waited for. Returns false if it never was ready.
     pub(crate) fn look(self, ready: &impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
         if self == WaitPolicy::Sleep {
             return false;
@@ -70,10 +75,17 @@ impl WaitPolicy {
                 if ready() {
                     return true;
                 }
+                if self == WaitPolicy::Yield {
+                    break;
+                }
                 std::hint::spin_loop();
             }
-            if shares_core() || start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
+            let is_needed = self == WaitPolicy::Yield || shares_core();
+            if is_needed && !core::leave() {
                 return false;
+            }
+            if start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
+                return ready();
             }
         }
     }
@@ -119,7 +131,7 @@ impl WakeEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::{cell::Cell, thread};
 
     /// Returns the result of a look, and how often it polled.
     fn polls(policy: WaitPolicy, ready_after: u32, shares_core: bool) -> (bool, u32) {
@@ -134,8 +146,28 @@ mod tests {
     #[test]
     fn a_rank_leaves_its_core_to_a_peer() {
         assert_eq!(polls(WaitPolicy::Poll, 3, true), (true, 4));
-        assert_eq!(polls(WaitPolicy::Poll, u32::MAX, true), (false, LOOKS_PER_READING));
+        assert!(!polls(WaitPolicy::Poll, u32::MAX, true).0);
         assert_eq!(polls(WaitPolicy::Sleep, 0, true), (false, 0));
+    }
+
+    #[test]
+    fn ranks_that_outnumber_the_cores_take_turns() {
+        // On one core each turn needs the other thread.
+        let turn = AtomicU32::new(0);
+        let play = |own: u32| {
+            for round in 0..1000 {
+                let mine = || turn.load(Ordering::Acquire) == 2 * round + own;
+                while !WaitPolicy::Yield.look(&mine, || true) {
+                    thread::yield_now();
+                }
+                turn.fetch_add(1, Ordering::Release);
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| play(0));
+            play(1);
+        });
+        assert_eq!(turn.load(Ordering::Relaxed), 2000);
     }
 
     #[test]
@@ -151,7 +183,6 @@ mod tests {
     fn ranks_sleep_at_once_where_cores_are_unknown() {
         assert_eq!([1, 2].map(|ranks| WaitPolicy::new(ranks, 2)), [WaitPolicy::Poll; 2]);
         assert_eq!(WaitPolicy::new(2, 0), WaitPolicy::Sleep);
-        let is_known = core::current() != 0;
-        assert_eq!(WaitPolicy::new(3, 2) == WaitPolicy::Poll, is_known);
+        assert_eq!(WaitPolicy::new(3, 2), WaitPolicy::Yield);
     }
 }
