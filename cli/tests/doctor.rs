@@ -6,7 +6,7 @@ use std::{
     collections::BTreeSet,
     env, fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command, Output},
     time::{Duration, Instant},
 };
@@ -82,7 +82,7 @@ fn this_machine_can_run_the_tests() {
         "limits and settings",
         "trial",
         "for groups of several hosts (information only)",
-        "for engines that are not built yet (information only)",
+        "for GPUs, and for benches beside MPIs (information only)",
         concat!("This machine can run Consonance ", env!("CARGO_PKG_VERSION"), "."),
     ];
     assert_eq!(titles, expected, "{report}");
@@ -109,7 +109,8 @@ fn programs_read_json() {
         assert!(row["facts"]["looked_in"].as_array().is_some_and(|places| !places.is_empty()), "{row}");
     }
     for row in &engines[1..] {
-        assert_eq!(row["facts"]["engine_built"], false, "{row}");
+        let has_engine = &row["facts"]["engine_built"];
+        assert_eq!(*has_engine == true, row["name"] == "CUDA driver", "{row}");
         let found = row["facts"]["path"].is_string();
         assert_eq!(row["state"], if found { "found" } else { "absent" }, "{row}");
     }
@@ -146,6 +147,41 @@ fn ucx_is_found_where_programs_find_it() {
             assert_eq!((&found["state"], facts["looked"].as_array().map(Vec::len)), (&"absent".into(), Some(4)));
         }
     }
+}
+
+#[test]
+fn an_mpi_is_found_where_its_launcher_s_processes_find_it() {
+    let row = |path: &str| {
+        let mut command = Command::new(CONSONANCE);
+        let output = command.args(["doctor", "--json"]).env("CONSONANCE_MPI", path).output().expect("the command");
+        named(&rows(&text(&output.stdout)), "MPI").clone()
+    };
+    for (path, reason) in [
+        ("/no/such/libmpi.so.12", "there is no such file"),
+        // A file, and no library.
+        (CONSONANCE, "cannot"),
+    ] {
+        let absent = row(path);
+        let place = format!("{path} (from CONSONANCE_MPI)");
+        assert_eq!((&absent["state"], &absent["section"]), (&"absent".into(), &"hosts".into()), "{absent}");
+        let finding = absent["finding"].as_str().unwrap_or_default();
+        assert!(finding.starts_with(&place) && finding.contains(reason), "{absent}");
+        assert_eq!(absent["facts"]["looked"][0]["place"], place, "{absent}");
+        assert!(absent["advice"].as_str().is_some_and(|advice| advice.contains("pip install mpich")), "{absent}");
+    }
+    let library = env::var("VIRTUAL_ENV").map(|root| format!("{root}/lib/libmpi.so.12")).unwrap_or_default();
+    if !Path::new(&library).exists() {
+        println!("skipped: an MPI that is found; VIRTUAL_ENV has no lib/libmpi.so.12 (see cli/tests/mpi)");
+        return;
+    }
+    let found = row(&library);
+    assert_eq!(found["state"], "found", "{found}");
+    assert_eq!(found["facts"]["looked"][0]["place"], format!("{library} (from CONSONANCE_MPI)"), "{found}");
+    let version = found["facts"]["looked"][0]["version"].as_str().unwrap_or_default();
+    assert!(
+        version.contains("MPI") && found["finding"].as_str().is_some_and(|words| words.contains(version)),
+        "{found}"
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ enum Command {
     DoctorGpu(gpu_check::DoctorGpu),
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
-    DoctorUcx(doctor::Ucx),
+    DoctorWire(doctor::OneWire),
     #[command(hide = true)]
     DoctorTrial(doctor::Trial),
     #[command(hide = true)]
@@ -264,7 +264,7 @@ fn carry_out(command: Command) -> i32 {
         Command::DoctorTrial(trial) => trial.run(),
         Command::DoctorGpu(gpu) => gpu.run(),
         #[cfg(target_os = "linux")]
-        Command::DoctorUcx(ucx) => ucx.run(),
+        Command::DoctorWire(wire) => wire.run(),
         Command::GpuCheck(check) => check.run(),
         Command::Explain(explain) => status_of("consonance", explain.run()),
         #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Libraries and MPIs for engines that this version does not have yet. A library is its file in a
+//! Libraries of GPUs, and launchers of MPIs. A library is its file in a
 //! folder where the loader looks. Only the CUDA driver is loaded, in a process of its own, which is
 //! ended if the driver hangs. The bench finds MPIs by the same search.
 
@@ -26,18 +26,22 @@ struct Library {
     /// The name by which the loader is asked for it.
     file: &'static str,
     install: &'static str,
+    /// Whether this version has an engine for it.
+    has_engine: bool,
 }
 
 const CUDA: Library = Library {
     name: "CUDA driver",
     file: "libcuda.so.1",
     install: "install NVIDIA's driver (Debian: nvidia-driver), or start the container with its devices",
+    has_engine: true,
 };
 
 const NCCL: Library = Library {
     name: "NCCL",
     file: "libnccl.so.2",
     install: "install libnccl2 from NVIDIA's packages, or set LD_LIBRARY_PATH to the folder that has it",
+    has_engine: false,
 };
 
 /// The places where the loader looks, in its order.
@@ -71,7 +75,7 @@ fn library(library: &Library, loader: &Loader) -> Row {
 }
 
 fn library_at(library: &Library, found: Option<PathBuf>, loader: &Loader) -> Row {
-    let Library { name, file, install } = *library;
+    let Library { name, file, install, has_engine } = *library;
     let version = found.as_deref().and_then(|path| version_of(path, file));
     let mut finding = match &found {
         Some(path) => path.display().to_string(),
@@ -81,7 +85,7 @@ fn library_at(library: &Library, found: Option<PathBuf>, loader: &Loader) -> Row
         finding += &format!(", version {version}");
     }
     let facts = json!({
-        "engine_built": false, "file": file, "path": found.as_deref().map(Path::to_string_lossy), "version": version,
+        "engine_built": has_engine, "file": file, "path": found.as_deref().map(Path::to_string_lossy), "version": version,
         "looked_in": loader.places(),
     });
     row(name, finding, found.is_none().then_some(install), facts)
@@ -234,7 +238,7 @@ fn cached(list: &str, file: &str) -> Option<PathBuf> {
 fn mpi(mpi: Mpi, search: &Search) -> Row {
     let found = search.newest(mpi);
     let facts = json!({
-        "engine_built": false, "path": found.map(|found| found.launcher.to_string_lossy()),
+        "path": found.map(|found| found.launcher.to_string_lossy()),
         "version": found.map(|found| &found.version), "compiles": found.map(|found| found.problem().is_none()),
         "looked_in": search.looked_in, "looked_for": Search::launchers(), "problems": search.problems,
     });

@@ -1,9 +1,9 @@
 //! `consonance doctor`: whether this machine can run Consonance, and what to do if it cannot.
 //!
 //! A report has one row for each thing it looks at (`row.rs`). `machine.rs`, `memory.rs` and
-//! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `hosts.rs` loads UCX.
-//! `engines.rs` looks for the libraries and launchers of engines that this version does not have
-//! yet. `groups.rs` reads the control groups of this process.
+//! `limits.rs` ask the system. `trial.rs` makes calls and checks their bits. `hosts.rs` loads UCX
+//! and MPIs. `engines.rs` looks for the libraries of GPUs, and for the launchers of MPIs with which
+//! the bench compares. `groups.rs` reads the control groups of this process.
 //!
 //! Only a need of Consonance can fail: `/proc`, shared memory, and the calls of the trial. Every
 //! other row informs.
@@ -45,7 +45,7 @@ impl Report {
         rows.extend(trial::rows());
         let loader = engines::Loader::of_this_process();
         #[cfg(target_os = "linux")]
-        rows.push(hosts::row(&loader));
+        rows.extend(hosts::rows(&loader));
         rows.extend(engines::rows(&loader));
         Report { rows }
     }

@@ -39,9 +39,9 @@ pub enum Section {
     Limits,
     /// Calls with known results.
     Trial,
-    /// The library that groups of several hosts need.
+    /// The libraries of which groups of several hosts need one.
     Hosts,
-    /// Libraries and launchers for engines that this version does not have.
+    /// Libraries of GPUs, and launchers of MPIs.
     Engines,
 }
 
@@ -69,7 +69,7 @@ impl Section {
             Section::Limits => "limits and settings",
             Section::Trial => "trial",
             Section::Hosts => "for groups of several hosts (information only)",
-            Section::Engines => "for engines that are not built yet (information only)",
+            Section::Engines => "for GPUs, and for benches beside MPIs (information only)",
         }
     }
 

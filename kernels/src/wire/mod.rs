@@ -47,7 +47,7 @@ mod mpi;
 
 pub use absence::Absent;
 pub use error::WireError;
-pub use mpi::world_of_mpi;
+pub use mpi::{mpis_here, world_of_mpi};
 pub use ucx::places_of_ucx;
 
 use std::{fmt, ops::Deref, os::fd::BorrowedFd, time::Duration};

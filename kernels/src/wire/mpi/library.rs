@@ -164,6 +164,22 @@ fn file_of_program() -> Option<String> {
     function.ok().and_then(|function| file_at(function.addr())).map(|(_, name)| name)
 }
 
+/// Loads each MPI that the launcher of a program can choose here, and starts none. Returns each
+/// place where one was looked for, with its name and version, or the reason why it is none. What is
+/// loaded stays: for a process that does nothing else.
+pub fn mpis_here() -> Vec<(String, Result<String, String>)> {
+    let found = |place: Candidate| {
+        let name = place.path.display().to_string();
+        let library = if IS_KNOWN {
+            Library::from(&place.path, &name, None).map(|library| library.version)
+        } else {
+            Err("this processor's calls of it are not known".to_owned())
+        };
+        (place.words(&name), library)
+    };
+    places(&variable, None, &is_loaded).into_iter().map(found).collect()
+}
+
 /// A place where the library may be.
 #[derive(Debug, PartialEq, Eq)]
 struct Candidate {

@@ -54,4 +54,5 @@ mod wire;
 mod tests;
 
 pub use launcher::world_of_mpi;
+pub use library::mpis_here;
 pub(super) use wire::Wire;
