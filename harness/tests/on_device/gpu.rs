@@ -2,18 +2,18 @@
 //! is an interpreter of the kernels. On a GPU:
 //! `CONSONANCE_CUDA_DRIVER=libcuda.so.1 cargo test -p consonance-harness --test on_device gpu::`.
 
-use super::calls::{here, of, results};
+use super::{
+    calls::{here, of, results},
+    driver::{ABSENT, any_elements, digits, on_a_driver, on_cpus, on_gpu, sharing},
+};
 use consonance::{
     CommunicationOptions, DType, Device, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, Result,
-    Strategy, Tensor,
-    raw::{HostMemory, Space},
+    Strategy, Tensor, raw::Space,
 };
-use consonance_spec::for_each_dtype;
 use fork::Fork;
 use std::{
-    env,
     io::ErrorKind,
-    process::{self, Command},
+    process,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -22,53 +22,15 @@ use std::{
     time::Duration,
 };
 
-const DRIVER: &str = "CONSONANCE_CUDA_DRIVER";
-const PLAN: &str = "CONSONANCE_FAKE_DRIVER";
-
-/// The plan of a test without a driver.
-const ABSENT: &str = "absent";
-
-/// Runs `work`: in a process of the test of this name, on the driver for tests with this plan. On
-/// another driver a test with a plan does nothing.
-fn on_a_driver(test: &str, plan: &str, work: fn()) {
-    if env::var_os(DRIVER).is_some() {
-        let is_planned = env::var(PLAN).unwrap_or_default() == plan;
-        return if is_planned { work() } else { println!("{test} needs the driver for tests") };
-    }
-    let this = env::current_exe().expect("the path of this test");
-    let folder = this.parent().expect("a folder");
-    let driver = folder.join(if plan == ABSENT { ABSENT } else { "libconsonance_fake_driver.so" });
-    let mut process = Command::new(&this);
-    process.args(["--exact", &format!("gpu::{test}"), "--nocapture"]).env(DRIVER, driver).env(PLAN, plan);
-    let output = process.output().expect("the process of a test");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
-}
-
 /// Returns the argument that is refused, what was expected, and what was found.
 fn invalid(error: &Error) -> (&str, &str, &str) {
     let Error::InvalidCall { argument, expected, found, .. } = error else { panic!("{error}") };
     (argument, expected, found)
 }
 
-fn on_gpu(tensor: &Tensor) -> Tensor {
-    tensor.to("cuda:0").expect("a GPU with memory")
-}
-
-/// Returns a strategy of this many replicas that share GPU 0.
-fn sharing(replicas: usize) -> Strategy {
-    let devices = (0..replicas).map(|logical| Device::Cuda { gpu: 0, logical });
-    MirroredStrategy::new(devices).expect("a GPU").into()
-}
-
-fn on_cpus(replicas: usize) -> Strategy {
-    MirroredStrategy::new((0..replicas).map(Device::Cpu)).expect("processors").into()
-}
-
 #[test]
 fn replicas_on_one_gpu_have_the_bits_of_the_host() {
-    on_a_driver("replicas_on_one_gpu_have_the_bits_of_the_host", "", || {
+    on_a_driver("gpu::replicas_on_one_gpu_have_the_bits_of_the_host", "", || {
         for replicas in [1, 2, 3, 17] {
             let expected = results(&on_cpus(replicas), here).unwrap();
             let on_device = results(&sharing(replicas), on_gpu).unwrap();
@@ -83,7 +45,7 @@ fn replicas_on_one_gpu_have_the_bits_of_the_host() {
 
 #[test]
 fn sums_of_every_type_have_the_bits_of_the_host() {
-    on_a_driver("sums_of_every_type_have_the_bits_of_the_host", "", || {
+    on_a_driver("gpu::sums_of_every_type_have_the_bits_of_the_host", "", || {
         let (host, device) = (on_cpus(3), sharing(3));
         for &dtype in DType::ALL {
             for op in ReduceOp::ALL {
@@ -105,38 +67,9 @@ fn sums_of_every_type_have_the_bits_of_the_host() {
     });
 }
 
-/// Returns elements of any bits. Those of `bool` are valid.
-fn any_elements(dtype: DType, count: usize, seed: usize) -> Tensor {
-    let mut memory = HostMemory::zeroed(dtype, count);
-    let mut state = seed as u64 + 1;
-    let bytes: Vec<u8> = (0..count * dtype.size())
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        })
-        .collect();
-    memory.as_buf_mut().copy_from_bytes(&bytes);
-    Tensor::from_memory(vec![count], memory).expect("the shape of the elements")
-}
-
-/// Returns the elements in digits that tell all bits apart, but for those of a NaN.
-fn digits(tensors: &[Tensor]) -> Vec<String> {
-    let digits = |tensor: &Tensor| {
-        macro_rules! digits {
-            ($({ type: $type:ty, variant: $variant:ident, $($more:tt)* })*) => {
-                match tensor.dtype() {
-                    $(DType::$variant => format!("{} {:?}", tensor.dtype(), tensor.as_slice::<$type>()),)*
-                }
-            };
-        }
-        for_each_dtype!(digits)
-    };
-    tensors.iter().map(digits).collect()
-}
-
 #[test]
 fn replicas_on_two_gpus_have_the_bits_of_the_host() {
-    on_a_driver("replicas_on_two_gpus_have_the_bits_of_the_host", "devices=2", || {
+    on_a_driver("gpu::replicas_on_two_gpus_have_the_bits_of_the_host", "devices=2", || {
         let strategy: Strategy = MirroredStrategy::new(["cuda:0", "GPU:1"]).unwrap().into();
         let expected =
             strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, of(replica.replica_id_in_sync_group(), 3)));
@@ -153,7 +86,7 @@ fn replicas_on_two_gpus_have_the_bits_of_the_host() {
 
 #[test]
 fn a_tensor_of_one_device_moves_to_others_and_back() {
-    on_a_driver("a_tensor_of_one_device_moves_to_others_and_back", "devices=2", || {
+    on_a_driver("gpu::a_tensor_of_one_device_moves_to_others_and_back", "devices=2", || {
         let tensor = of(0, 1_100_000);
         for device in ["cuda:0", "gpu:1.3", "/job:localhost/replica:0/task:0/device:GPU:1"] {
             let moved = tensor.to(device).unwrap().to("cuda:0").unwrap();
@@ -168,7 +101,7 @@ fn a_tensor_of_one_device_moves_to_others_and_back() {
 
 #[test]
 fn unknown_devices_are_refused() {
-    on_a_driver("unknown_devices_are_refused", "devices=2", || {
+    on_a_driver("gpu::unknown_devices_are_refused", "devices=2", || {
         for name in ["cuda:2", "gpu:0.1024", "cuda:01", "cuda:0.", "cuda:", "cuda:-1"] {
             let error = MirroredStrategy::new([name]).unwrap_err();
             assert_eq!(invalid(&error), ("device", "cpu:0 to cpu:1023 or cuda:0 to cuda:1", &*format!("{name:?}")));
@@ -187,7 +120,7 @@ fn unknown_devices_are_refused() {
 
 #[test]
 fn values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch() {
-    on_a_driver("values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch", "", || {
+    on_a_driver("gpu::values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch", "", || {
         let strategy = sharing(2);
         for _ in 0..20 {
             let error = strategy.run(|replica| {
@@ -205,7 +138,7 @@ fn values_in_host_memory_beside_others_on_the_gpu_are_a_mismatch() {
 
 #[test]
 fn a_gpu_without_memory_is_an_error_and_works_on() {
-    on_a_driver("a_gpu_without_memory_is_an_error_and_works_on", "memory=1000000", || {
+    on_a_driver("gpu::a_gpu_without_memory_is_an_error_and_works_on", "memory=1000000", || {
         let elements = |count: usize| Tensor::zeros(DType::U8, [count]).to("cuda:0");
         for _ in 0..3 {
             let error = elements(1_000_001).unwrap_err();
@@ -224,7 +157,7 @@ fn a_gpu_without_memory_is_an_error_and_works_on() {
 
 #[test]
 fn a_failed_kernel_ends_the_run_on_every_replica() {
-    on_a_driver("a_failed_kernel_ends_the_run_on_every_replica", "fail=cuLaunchKernel:1:719", || {
+    on_a_driver("gpu::a_failed_kernel_ends_the_run_on_every_replica", "fail=cuLaunchKernel:1:719", || {
         let strategy = sharing(3);
         let errors = Mutex::new(Vec::new());
         let run = strategy.run(|replica| {
@@ -244,7 +177,7 @@ fn a_failed_kernel_ends_the_run_on_every_replica() {
 
 #[test]
 fn a_missing_driver_is_named() {
-    on_a_driver("a_missing_driver_is_named", ABSENT, || {
+    on_a_driver("gpu::a_missing_driver_is_named", ABSENT, || {
         for name in ["cuda:0", "GPU:3", "tpu:0"] {
             let error = MirroredStrategy::new([name]).unwrap_err();
             let (argument, expected, found) = invalid(&error);
@@ -260,7 +193,7 @@ fn a_missing_driver_is_named() {
 /// that for another one.
 #[test]
 fn a_late_reduction_writes_to_no_dropped_memory() {
-    on_a_driver("a_late_reduction_writes_to_no_dropped_memory", "pause=cuModuleLoadDataEx:1:300", || {
+    on_a_driver("gpu::a_late_reduction_writes_to_no_dropped_memory", "pause=cuModuleLoadDataEx:1:300", || {
         let devices = (0..2).map(|logical| Device::Cuda { gpu: 0, logical });
         let options = CommunicationOptions::new().timeout(Duration::from_millis(100)).unwrap();
         let strategy = MirroredStrategy::builder(devices).options(options).build().unwrap();
@@ -284,7 +217,7 @@ fn a_late_reduction_writes_to_no_dropped_memory() {
 
 #[test]
 fn a_child_of_a_process_with_a_gpu_is_refused() {
-    on_a_driver("a_child_of_a_process_with_a_gpu_is_refused", "devices=1", || {
+    on_a_driver("gpu::a_child_of_a_process_with_a_gpu_is_refused", "devices=1", || {
         let (tensor, strategy) = (of(0, 3).to("cuda:0").unwrap(), sharing(1));
         match fork::fork().unwrap() {
             Fork::Child => {

@@ -1,5 +1,6 @@
 //! Whole strategies whose values lie in the memory of a device.
 
 mod calls;
+mod driver;
 mod gpu;
 mod pretended;
