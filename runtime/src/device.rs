@@ -1,7 +1,10 @@
 //! Devices by name.
 
 use crate::{Error, Result};
-use consonance_kernels::cuda::Gpu;
+use consonance_kernels::{
+    cuda::Gpu,
+    memory::{Buf, Space},
+};
 use std::{
     fmt, io,
     str::FromStr,
@@ -43,6 +46,14 @@ impl Device {
         match self {
             Device::Cpu(_) => None,
             Device::Cuda { gpu, .. } => Some(gpu),
+        }
+    }
+
+    /// Returns the memory of the device.
+    pub(crate) fn space(self) -> Space {
+        match self {
+            Device::Cpu(_) => Space::Host,
+            Device::Cuda { gpu, .. } => Space::Cuda(gpu as u32),
         }
     }
 
@@ -109,6 +120,25 @@ pub(crate) fn open(call: &'static str, gpu: usize) -> Result<Arc<Gpu>> {
         io::ErrorKind::Unsupported => Error::WrongContext { call, problem: source.to_string() },
         _ => Error::system(format!("open cuda:{gpu}"), source),
     })
+}
+
+/// Opens the GPU that has this memory, as [`open`] does.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Panics
+/// If the memory is the host's.
+pub(crate) fn open_space(call: &'static str, space: Space) -> Result<Arc<Gpu>> {
+    match space {
+        Space::Host => unreachable!("{call}: no GPU has the host's memory"),
+        Space::Cuda(gpu) => open(call, gpu as usize),
+    }
+}
+
+/// Returns the address of a buffer in the memory of a GPU.
+pub(crate) fn address(buf: &Buf<'_>) -> u64 {
+    buf.start().addr().get() as u64
 }
 
 /// Returns the number of cores that this process may use. The number of the first call is kept,

@@ -4,3 +4,4 @@ mod calls;
 mod driver;
 mod gpu;
 mod pretended;
+mod variables;

@@ -204,14 +204,15 @@ fn restore_all<T: Serialize + DeserializeOwned>(
     };
     let restore = || {
         agree(strategy, kind, [("variables", describe(&variables))])?;
-        let (found, held) = or_refuse(strategy, kind, find_and_hold())?;
+        let (found, mut held) = or_refuse(strategy, kind, find_and_hold())?;
         let (values, about) = match (strategy, found) {
             (None, Some(found)) => found,
             (Some(strategy), found) => sent_values::by_chief(strategy, &variables, found)?,
             (None, None) => unreachable!("a process without others is the chief"),
         };
-        let values = values.into_iter().flatten();
-        held.into_iter().zip(values).try_for_each(|(held, value)| held.set(call, &value))?;
+        let values: Vec<Tensor> = values.into_iter().flatten().collect();
+        held.iter_mut().zip(&values).try_for_each(|(held, value)| held.prepare(call, value))?;
+        held.into_iter().zip(&values).try_for_each(|(held, value)| held.set(call, value))?;
         Ok(about)
     };
     // Take the turn before the variables, in the order of a run, so that the two cannot deadlock.

@@ -128,14 +128,25 @@ impl<'v> Saveable<'v> {
 }
 
 impl Held<'_> {
-    /// Sets the variable.
+    /// Prepares to [set](Held::set) the variable, without a change of it.
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if a device has no memory for its copy.
+    pub(super) fn prepare(&mut self, call: &'static str, value: &Tensor) -> Result<()> {
+        match self {
+            Held::Variable(held) => held.prepare(call, value),
+            Held::Sharded(_) => Ok(()),
+        }
+    }
+
+    /// Sets the variable to `value`, for which it was prepared.
     ///
     /// # Errors
     /// Of one on servers, those of its servers.
     pub(super) fn set(self, call: &'static str, value: &Tensor) -> Result<()> {
         match self {
             Held::Variable(held) => {
-                held.set(value);
+                held.set();
                 Ok(())
             }
             Held::Sharded(settled) => settled.set(call, value),

@@ -25,7 +25,7 @@ use crate::{
     comm::{kept_thread::KeptThread, options::Configuration},
     device,
 };
-use consonance_kernels::os::thread_pool::Team;
+use consonance_kernels::{memory::Space, os::thread_pool::Team};
 use std::{
     fmt,
     ops::Range,
@@ -133,6 +133,14 @@ impl Strategy {
             Placement::PerDevice => &self.0.devices,
             Placement::Central(device) => std::slice::from_ref(device),
         }
+    }
+
+    /// Returns the memories that hold variables, each once, the host's first.
+    pub(crate) fn parameter_spaces(&self) -> Vec<Space> {
+        let mut spaces: Vec<Space> = self.parameter_devices().iter().map(|device| device.space()).collect();
+        spaces.sort_unstable();
+        spaces.dedup();
+        spaces
     }
 
     /// Returns the options that the strategy was made with.

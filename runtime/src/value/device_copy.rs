@@ -1,6 +1,7 @@
 //! Copies of tensors in the memory of other devices.
 
 use crate::{Device, Error, Result, Tensor, device};
+use consonance_kernels::memory::Space;
 
 impl Tensor {
     /// Returns a tensor of the same elements in the memory of this device: this one if they lie
@@ -25,12 +26,24 @@ impl Tensor {
         D: TryInto<Device>,
         Error: From<D::Error>,
     {
-        let Some(gpu) = device::resolve("Tensor::to", device)?.gpu() else { return self.to_host() };
-        let gpu = device::open("Tensor::to", gpu)?;
-        if self.space() == gpu.space() {
-            return Ok(self.clone());
+        self.clone().into_space("Tensor::to", device::resolve("Tensor::to", device)?.space())
+    }
+
+    /// Returns a tensor of the same elements in this memory: this one if they lie there, else a
+    /// copy.
+    ///
+    /// # Errors
+    /// [`Error::WrongContext`] in a child that was forked after the driver was loaded;
+    /// [`Error::System`] if a device cannot be opened, has no memory, or cannot be read or written.
+    pub(crate) fn into_space(self, call: &'static str, space: Space) -> Result<Tensor> {
+        if self.space() == space {
+            return Ok(self);
         }
         let on_host = self.to_host()?;
+        let gpu = match space {
+            Space::Host => return Ok(on_host),
+            Space::Cuda(gpu) => device::open(call, gpu as usize)?,
+        };
         let what = || format!("copy {} to {}", self.spec(), gpu.space());
         let copied = gpu.alloc(self.dtype(), self.count()).and_then(|mut memory| {
             memory.write(0, on_host.host().expect("a copy on the host"))?;

@@ -57,7 +57,8 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
     /// # Errors
     /// [`Error::WrongContext`] in a replica; [`Error::InvalidCall`] for the synchronization
     /// [`None`](VariableSynchronization::None) under a strategy that mirrors variables, a sum of
-    /// `bool` or a mean of anything but floats; with several workers also the errors of a
+    /// `bool` or a mean of anything but floats; [`Error::System`] if a device has no memory for its
+    /// copy; with several workers also the errors of a
     /// collective, [`Error::Mismatch`] if their variables differ.
     pub fn build(self) -> Result<Variable> {
         self.build_in("Variable::new", current_strategy())
@@ -74,14 +75,14 @@ impl<F: FnOnce() -> Tensor> VariableBuilder<F> {
         let resolved = strategy.or_refuse(kind::NEW_VARIABLE, self.resolve(&strategy))?;
         let (synchronization, aggregation, initial_value) = resolved;
         let Some(workers) = strategy.workers() else {
-            return Ok(Variable::place(strategy, synchronization, aggregation, initial_value, None));
+            return Variable::place(strategy, synchronization, aggregation, initial_value, None);
         };
         let spec = format!("{}, {synchronization:?}, {aggregation:?}", initial_value.spec());
         let chiefs = |value| strategy.chiefs(kind::NEW_VARIABLE, ("variable", &spec), value);
         let number: u64 = chiefs(Tensor::from(workers.variables().wrapping_add(1)))?.item()?;
         let initial_value = chiefs(initial_value)?;
         workers.set_variables(number);
-        Ok(Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number)))
+        Variable::place(strategy.clone(), synchronization, aggregation, initial_value, Some(number))
     }
 
     /// Resolves synchronization and aggregation under this strategy, and calls `initial_value`.

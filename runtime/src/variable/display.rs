@@ -17,12 +17,18 @@ use std::fmt;
 /// ```
 impl fmt::Display for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.0.places.iter().map(|place| Shown { variable: self, value: place.look() });
+        let values = self.0.places.iter().map(|place| Shown { variable: self, value: on_host(place) });
         match self.0.synchronization {
             VariableSynchronization::OnRead => fmt::Display::fmt(&values.collect::<PerReplica<_>>(), f),
             _ => values.take(1).try_for_each(|value| fmt::Display::fmt(&value, f)),
         }
     }
+}
+
+/// Returns the value of a place if no writer has it: in host memory, unless its device cannot be
+/// read.
+fn on_host(place: &Place) -> Option<Tensor> {
+    place.look().map(|value| value.to_host().unwrap_or(value))
 }
 
 /// The value of a copy or component, `None` while an update has it.
@@ -47,7 +53,7 @@ impl fmt::Debug for Variable {
         const SHOWN: usize = 16;
         let Inner { id, strategy, synchronization, aggregation, shape, places, .. } = &*self.0;
         let is_small = shape.iter().product::<usize>() <= SHOWN;
-        let value = places.first().filter(|_| is_small).and_then(Place::look);
+        let value = places.first().filter(|_| is_small).and_then(on_host);
         let value = value.map_or_else(|| self.spec(), |value| value.to_string());
         write!(f, "Variable(number {id}, {value}, {synchronization:?}, aggregation {aggregation:?}, {strategy})")
     }

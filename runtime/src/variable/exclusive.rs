@@ -8,6 +8,8 @@ use consonance_spec::for_each_dtype;
 pub(crate) struct Exclusive<'v> {
     variable: &'v Variable,
     places: Vec<Writing<'v>>,
+    /// The next values of the places.
+    prepared: Vec<Tensor>,
 }
 
 impl Variable {
@@ -24,22 +26,31 @@ impl Variable {
         {
             return Err(self.without_aggregation(call, "to be restored"));
         }
-        Ok(Exclusive { variable: self, places: self.write_all(call)? })
+        Ok(Exclusive { variable: self, places: self.write_all(call)?, prepared: Vec::new() })
     }
 }
 
 impl Exclusive<'_> {
-    /// Sets the variable so that a read outside of replicas returns `value` bit for bit. `value`
-    /// has the variable's dtype and shape.
+    /// Prepares a [`set`](Exclusive::set), after which a read outside of replicas returns `value`
+    /// bit for bit. `value` has the variable's dtype and shape.
     ///
     /// If components are summed, the first one becomes the value and the others the neutral
     /// element. If they are averaged, all become the value; their mean is rounded.
-    pub(crate) fn set(mut self, value: &Tensor) {
+    ///
+    /// # Errors
+    /// [`Error::System`](crate::Error::System) if a device has no memory for its copy.
+    pub(crate) fn prepare(&mut self, call: &'static str, value: &Tensor) -> Result<()> {
         let nothing = self.variable.is_shared().then(|| nothing_to_add(value));
         let first = self.variable.strategy().local_replicas().start;
-        for (replica, place) in (first..).zip(&mut self.places) {
-            **place = nothing.clone().filter(|_| replica > 0).unwrap_or_else(|| value.clone());
-        }
+        let part = |replica| nothing.clone().filter(|_| replica > 0).unwrap_or_else(|| value.clone());
+        let placed = (first..).zip(&self.places).map(|(replica, place)| part(replica).into_space(call, place.space()));
+        self.prepared = placed.collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    /// Sets the variable to what was prepared.
+    pub(crate) fn set(mut self) {
+        self.places.iter_mut().zip(self.prepared).for_each(|(place, value)| **place = value);
     }
 }
 

@@ -1,10 +1,12 @@
 //! Variables: tensors that outlive a run.
 
 mod builder;
+mod copies;
 mod display;
 #[cfg(feature = "checkpoint")]
 pub(crate) mod exclusive;
 mod strategy;
+mod on_device;
 mod place;
 mod replica;
 mod scatter;
@@ -19,6 +21,7 @@ use crate::{
     Axes, DType, Error, PerReplica, ReduceOp, Result, Strategy, Tensor, VariableAggregation, VariableSynchronization,
     execution::context, kind, strategy::LocalResults,
 };
+use consonance_kernels::memory::Space;
 use consonance_spec::Kind;
 use place::{Place, Writing};
 use std::{
@@ -34,13 +37,19 @@ use update::Update;
 /// A variable that is synchronised on writing (the default) has a copy for each *memory* of the
 /// strategy's devices, not for each device. All CPU devices of a process share the host's memory,
 /// so there is one copy, under [`MirroredStrategy`](crate::MirroredStrategy) and
-/// [`CentralStorageStrategy`](crate::CentralStorageStrategy) alike. Copies of one process cannot
-/// diverge, and an update is done once. With several workers each has a copy. Outside of replicas
-/// each worker writes its own copy, so all must write the same value.
+/// [`CentralStorageStrategy`](crate::CentralStorageStrategy) alike. All logical devices of a GPU
+/// share its memory, too. An update is computed once, and each copy gets its bits, so that copies
+/// of one process cannot diverge. With several workers each has a copy. Outside of replicas each
+/// worker writes its own copy, so all must write the same value.
+///
+/// A read returns a tensor in the memory of the reader: in a replica that of its device, outside of
+/// replicas the host's. It copies the elements only if the variable has no copy there. An operand
+/// may lie in any memory, if the strategy has a GPU.
 ///
 /// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component
-/// for each replica. Use it for counts and sums that replicas keep without waiting for each other.
-/// Only strategies that mirror variables ([`MirroredStrategy`](crate::MirroredStrategy) and
+/// for each replica, in host memory. Use it for counts and sums that replicas keep without waiting
+/// for each other. Only strategies that mirror variables
+/// ([`MirroredStrategy`](crate::MirroredStrategy) and
 /// [`MultiWorkerMirroredStrategy`](crate::MultiWorkerMirroredStrategy)) have components. In the
 /// others every variable has one copy and behaves as synchronised on writing, whatever was
 /// requested.
@@ -63,9 +72,11 @@ use update::Update;
 ///
 /// # Memory
 ///
-/// Reading shares the elements and copies nothing. Writing is in place, unless a tensor that was
-/// read or assigned still shares the elements: then they are copied first, so that the tensor does
-/// not change. Cloning returns another handle to the same variable. dtype and shape never change.
+/// Reading shares the elements and copies nothing between tensors of one memory. Writing is in
+/// place in host memory, unless a tensor that was read or assigned still shares the elements: then
+/// they are copied first, so that the tensor does not change. In the memory of a GPU the new value
+/// gets new memory, and the old one is reused after the last tensor that shares it. Cloning returns
+/// another handle to the same variable. dtype and shape never change.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation, VariableSynchronization};
@@ -101,9 +112,11 @@ struct Inner {
     aggregation: VariableAggregation,
     dtype: DType,
     shape: Vec<usize>,
-    /// Synchronised on writing: one copy per memory. On reading: one component per replica of this
-    /// process.
+    /// Synchronised on writing: one copy per memory, the host's first. On reading: one component
+    /// per replica of this process, in host memory.
     places: Vec<Place>,
+    /// Whether the copies and the replicas' devices have no memory but the host's.
+    is_on_host: bool,
 }
 
 impl Variable {
@@ -135,23 +148,27 @@ impl Variable {
         aggregation: VariableAggregation,
         initial_value: Tensor,
         number: Option<u64>,
-    ) -> Variable {
+    ) -> Result<Variable> {
         static VARIABLES: Mutex<u64> = Mutex::new(0);
         let id = {
             let mut variables = VARIABLES.lock().expect("nobody panics counting variables");
             *variables += 1;
             *variables
         };
-        let places = match synchronization {
-            VariableSynchronization::OnRead => strategy.local_replicas().len(),
-            // All devices of a process share one memory.
-            _ => 1,
+        let spaces = match synchronization {
+            VariableSynchronization::OnRead => vec![Space::Host; strategy.local_replicas().len()],
+            _ => strategy.parameter_spaces(),
         };
         let (dtype, shape) = (initial_value.dtype(), initial_value.shape().to_vec());
         // Components share memory until one is written.
-        let places = (0..places).map(|_| Place::new(initial_value.clone())).collect();
+        let placed =
+            |&space: &Space| Ok(Place::new(initial_value.clone().into_space(kind::NEW_VARIABLE.name(), space)?));
+        let places = spaces.iter().map(placed).collect::<Result<_>>()?;
+        let devices = strategy.worker_devices().iter().map(|device| device.space());
+        let is_on_host = spaces.iter().copied().chain(devices).all(|space| space == Space::Host);
         let number = number.unwrap_or(id);
-        Variable(Arc::new(Inner { id, number, strategy, synchronization, aggregation, dtype, shape, places }))
+        let inner = Inner { id, number, strategy, synchronization, aggregation, dtype, shape, places, is_on_host };
+        Ok(Variable(Arc::new(inner)))
     }
 
     /// Returns the number of the variable, unique in this process.
@@ -188,13 +205,15 @@ impl Variable {
     /// Returns the value. For a variable that is synchronised on reading this is the component of
     /// this replica, and outside of replicas the aggregate of all components; with several workers
     /// the latter is a collective that each of them calls. The elements are shared: keeping the
-    /// result makes the next write copy them.
+    /// result makes the next write copy them. In a replica on a GPU the result lies in the GPU's
+    /// memory, outside of replicas always in the host's.
     ///
     /// # Errors
     /// For a variable that is synchronised on reading: [`Error::InvalidCall`] outside of replicas
     /// if it has no aggregation, [`Error::WrongContext`] in another strategy's scope or replica.
     /// For any variable: [`Error::WrongContext`] in a [`Strategy::update`] of it,
-    /// [`Error::Timeout`] if an update on another thread does not end.
+    /// [`Error::Timeout`] if an update on another thread does not end, [`Error::System`] if a GPU
+    /// cannot be read.
     pub fn read(&self) -> Result<Tensor> {
         self.read_part(kind::READ_VARIABLE, |value| Ok(value.clone()))
     }
@@ -251,13 +270,22 @@ impl Variable {
         call: &'static str,
         mut update: impl FnMut(&mut VariableMut<'_>) -> Result<R>,
     ) -> Result<Vec<R>> {
-        self.write_all(call)?.iter_mut().map(|writing| update(&mut VariableMut::new(writing))).collect()
+        let on_host = self.is_on_host();
+        if self.0.synchronization == VariableSynchronization::OnWrite {
+            return self.change(call, |value| update(&mut VariableMut::new(value, on_host))).map(|result| vec![result]);
+        }
+        let mut components = self.write_all(call)?;
+        components.iter_mut().map(|component| update(&mut VariableMut::new(component, on_host))).collect()
     }
 
     fn read_part(&self, kind: Kind, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         let call = kind.name();
         if self.0.synchronization == VariableSynchronization::OnWrite {
-            return part(&self.0.places[0].read(call, self.strategy())?);
+            if self.is_on_host() {
+                return part(&self.0.places[0].read(call, self.strategy())?);
+            }
+            let space = self.reader_space();
+            return part(&self.copy_in(space).read(call, self.strategy())?)?.into_space(call, space);
         }
         if let Some(replica) = context::replica_of(self.strategy()) {
             let place = replica - self.strategy().local_replicas().start;
@@ -282,6 +310,9 @@ impl Variable {
         let allowed = self.require_across(call, "ReplicaContext has calls of the same name for replicas");
         let checked = allowed.and_then(|()| self.check_operand(call, update, &operand)).map(|()| operand);
         let operand = self.verified(update.kind(), checked)?;
+        if self.0.synchronization == VariableSynchronization::OnWrite {
+            return self.change(call, |value| update.apply(value, operand));
+        }
         let mut places = self.write_all(call)?;
         let (parts, first) = (self.strategy().num_replicas_in_sync(), self.strategy().local_replicas().start);
         let shared = self.is_shared();
@@ -290,6 +321,11 @@ impl Variable {
             update.apply(writing, part)?;
         }
         Ok(())
+    }
+
+    /// Returns whether the copies and the replicas' devices have no memory but the host's.
+    fn is_on_host(&self) -> bool {
+        self.0.is_on_host
     }
 
     /// Returns whether the value is the sum of the replicas' components.
@@ -317,7 +353,10 @@ impl Variable {
         if (self.dtype(), self.shape()) != (operand.dtype(), operand.shape()) {
             return Err(update::other_operand(call, self.spec(), self.dtype(), operand));
         }
-        update.check(call, operand)
+        match self.is_on_host() {
+            true => update.check(call, operand),
+            false => update.check_dtype(call, operand.dtype()),
+        }
     }
 
     /// Returns the operation that aggregates the replicas' values, `None` if the first replica's is
@@ -355,22 +394,23 @@ impl PartialEq for Variable {
 }
 
 /// Returns each local replica's component if the variable is synchronised on reading; else the
-/// value once for each device that holds variables.
+/// value once for each device that holds variables. All lie in host memory.
 ///
 /// # Panics
-/// In an update of the same variable, and if an update on another thread does not end before the
-/// strategy's timeout.
+/// In an update of the same variable, if an update on another thread does not end before the
+/// strategy's timeout, and if a device cannot be read.
 impl LocalResults for Variable {
     type Value = Tensor;
 
     fn local_results(&self) -> Vec<Tensor> {
-        let read = |place: &Place| match place.read("Strategy::local_results", self.strategy()) {
+        let call = "Strategy::local_results";
+        let read = |place: &Place| match place.read(call, self.strategy()).and_then(|value| value.to_host()) {
             Ok(value) => value,
             Err(error) => panic!("{error}"),
         };
         match self.0.synchronization {
             VariableSynchronization::OnRead => self.0.places.iter().map(read).collect(),
-            _ => vec![read(&self.0.places[0]); self.strategy().parameter_devices().len()],
+            _ => vec![read(self.copy_in(Space::Host)); self.strategy().parameter_devices().len()],
         }
     }
 }

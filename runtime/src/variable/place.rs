@@ -5,6 +5,7 @@
 //! deadline. The writing thread itself gets an error at once.
 
 use crate::{Error, Result, Strategy, Tensor, execution::context};
+use consonance_kernels::memory::Space;
 use std::{
     ops::{Deref, DerefMut},
     sync::{Condvar, Mutex, MutexGuard},
@@ -12,6 +13,8 @@ use std::{
 };
 
 pub(super) struct Place {
+    /// The memory that the value lies in.
+    space: Space,
     state: Mutex<State>,
     put_back: Condvar,
 }
@@ -33,8 +36,15 @@ struct Writer {
 }
 
 impl Place {
+    /// Makes the place of a value, in the memory that it lies in.
     pub(super) fn new(value: Tensor) -> Place {
-        Place { state: Mutex::new(State { value, writer: None, waiting: 0 }), put_back: Condvar::new() }
+        let (space, state) = (value.space(), State { value, writer: None, waiting: 0 });
+        Place { space, state: Mutex::new(state), put_back: Condvar::new() }
+    }
+
+    /// Returns the memory that the value lies in.
+    pub(super) fn space(&self) -> Space {
+        self.space
     }
 
     pub(super) fn read(&self, call: &'static str, strategy: &Strategy) -> Result<Tensor> {
@@ -83,6 +93,13 @@ impl Place {
 pub(super) struct Writing<'p> {
     place: &'p Place,
     value: Tensor,
+}
+
+impl Writing<'_> {
+    /// Returns the memory that the value lies in.
+    pub(super) fn space(&self) -> Space {
+        self.place.space
+    }
 }
 
 impl Deref for Writing<'_> {

@@ -2,9 +2,10 @@
 //!
 //! An assignment to a variable that is synchronised on writing has three steps. (1) The replicas
 //! compare their calls and reduce their operands to replica 0. From then on no replica reads the
-//! variable, because all are in this call. (2) Replica 0 writes the copy, which is in memory that
-//! all share. (3) A barrier, so that each replica reads the new value next. With several processes
-//! the operands are reduced to all replicas, and the first replica of each process writes its copy.
+//! variable, because all are in this call. (2) Replica 0 writes the copies, one in each memory that
+//! replicas read. (3) A barrier, so that each replica reads the new value next. With several
+//! processes the operands are reduced to all replicas, and the first replica of each process writes
+//! its copies.
 
 use super::{Update, Variable};
 use crate::{
@@ -26,8 +27,8 @@ impl ReplicaContext<'_> {
     /// [`Error::InvalidCall`] if dtype or shape are not the variable's, if the variable belongs to
     /// another strategy, or if it has no aggregation and there are several replicas;
     /// [`Error::Mismatch`] if the replicas' calls differ. In these cases the value does not change.
-    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone: the value is
-    /// then the old or the new one.
+    /// [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`] if a replica is gone, and
+    /// [`Error::System`] if a device fails: the value is then the old or the new one.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, Tensor, Variable, VariableAggregation};
@@ -78,8 +79,12 @@ impl ReplicaContext<'_> {
         self.require(call)?;
         let id = self.replica_id_in_sync_group();
         let checked = self.check_variable(call, variable).and_then(|()| variable.check_operand(call, update, &operand));
-        if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
+        let is_component = variable.synchronization() == VariableSynchronization::OnRead;
+        if is_component || self.num_replicas_in_sync() == 1 {
             checked.map_err(|error| error.of_replica(id))?;
+            if !is_component {
+                return variable.change(call, |value| update.apply(value, operand));
+            }
             let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
             return update.apply(&mut component, operand);
         }
@@ -98,8 +103,7 @@ impl ReplicaContext<'_> {
             None => self.meet(kind, &agreement).map(|()| operand)?,
         };
         if self.place() == 0 {
-            let copy = variable.0.places[0].write(call, variable.strategy());
-            let applied = copy.and_then(|mut copy| update.apply(&mut copy, operand));
+            let applied = variable.change(call, |value| update.apply(value, operand));
             self.or_refuse(kind::ASSIGN_RETURN, applied)?;
         }
         self.meet(kind::ASSIGN_RETURN, &Agreement { call: Some(kind), ..Agreement::NONE })

@@ -9,7 +9,8 @@ use consonance_spec::Kind;
 
 impl Variable {
     /// Adds `rows` to rows of the value, from outside of replicas. Rows of equal index are added
-    /// first, in canonical order, and rounded once. Rows without an index keep their bits.
+    /// first, in canonical order, and rounded once. Rows without an index keep their bits. The rows
+    /// lie in host memory, and a value that lies in that of a GPU alone is copied there and back.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the rows are not of a tensor of this dtype and shape, for a
@@ -43,7 +44,7 @@ impl Variable {
             let expected = "one that is synchronised on writing, outside of replicas";
             return Err(Error::invalid(call, "variable", expected, "one that is synchronised on reading"));
         }
-        self.write_all(call)?.iter_mut().try_for_each(|copy| update.scatter(copy, &rows))
+        self.change(call, |value| update.scatter(value, &rows))
     }
 
     /// Checks that `rows` are of a tensor of the variable's dtype and shape, and returns them with
@@ -115,8 +116,12 @@ impl ReplicaContext<'_> {
     ) -> Result<()> {
         self.require(call)?;
         let checked = self.check_variable(call, variable).and_then(|()| variable.check_rows(call, update, rows));
-        if variable.synchronization() == VariableSynchronization::OnRead || self.num_replicas_in_sync() == 1 {
+        let is_component = variable.synchronization() == VariableSynchronization::OnRead;
+        if is_component || self.num_replicas_in_sync() == 1 {
             let rows = checked.map_err(|error| error.of_replica(self.replica_id_in_sync_group()))?;
+            if !is_component {
+                return variable.change(call, |value| update.scatter(value, &rows));
+            }
             let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
             return update.scatter(&mut component, &rows);
         }
@@ -132,8 +137,7 @@ impl ReplicaContext<'_> {
         self.meet(kind, &Agreement { call: Some(kind), digest, describe: &describe })?;
         let rows = self.all_reduce(op, rows)?;
         if self.place() == 0 {
-            let copy = variable.0.places[0].write(call, variable.strategy());
-            let applied = copy.and_then(|mut copy| update.scatter(&mut copy, &rows));
+            let applied = variable.change(call, |value| update.scatter(value, &rows));
             self.or_refuse(kind::ASSIGN_RETURN, applied)?;
         }
         self.meet(kind::ASSIGN_RETURN, &Agreement { call: Some(kind), ..Agreement::NONE })

@@ -15,13 +15,14 @@ impl Strategy {
         Variable::builder(initial_value).build_in(call, self.clone())
     }
 
-    /// Calls `update` with each copy of `variable`, to write it in place, and returns the results.
-    /// There is one copy for each memory, that is one in a process. If the variable is synchronised
-    /// on reading there is a component for each replica, in replica order: see [`Variable`].
+    /// Calls `update` with the value of `variable`, to write it in place, and returns the results.
+    /// A variable that is synchronised on writing has one value: after `update` its copies in all
+    /// memories get the new bits. If the variable is synchronised on reading there is a component
+    /// for each replica, in replica order: see [`Variable`].
     ///
-    /// The closure captures the arguments of the update, so they are the same for every copy. It
-    /// may set the components of a variable that is synchronised on reading to different values.
-    /// What an update wrote before it failed or panicked stays.
+    /// The closure may set the components of a variable that is synchronised on reading to
+    /// different values. What an update wrote before it failed or panicked stays in a component,
+    /// and if all devices are processors. If some are GPUs, the copies do not change then.
     ///
     /// # Errors
     /// [`Error::WrongContext`] in a replica, in another strategy's scope or in an update of the

@@ -1,9 +1,10 @@
 //! The effect of an assignment on a value.
 
+use super::on_device;
 use crate::{DType, Element, Error, IndexedSlices, ReduceOp, Result, Tensor, kind, value::indexed_slices};
 use consonance_kernels::{
     cpu::{copy::copy_own, reduce::Reducer},
-    memory::{HostBuf, HostBufMut, HostMemory},
+    memory::{HostBuf, HostBufMut, HostMemory, Space},
 };
 use consonance_spec::{Class, Kind, for_each_dtype};
 use std::ops::Neg;
@@ -29,28 +30,38 @@ impl Update {
         }
     }
 
-    /// Checks an operand of the variable's dtype and shape.
+    /// Checks an operand of the variable's dtype and shape, which lies in host memory.
     pub(crate) fn check(self, call: &'static str, operand: &Tensor) -> Result<()> {
         operand.host().map_err(|error| error.of_call(call))?;
-        let dtype = operand.dtype();
+        self.check_dtype(call, operand.dtype())
+    }
+
+    /// Checks the dtype of a variable and its operand, which lies in any memory.
+    pub(super) fn check_dtype(self, call: &'static str, dtype: DType) -> Result<()> {
         if self != Update::Assign && dtype.class() == Class::Bool {
             return Err(Error::invalid(call, "variable", "one of numbers", format!("one of {dtype}")));
         }
         Ok(())
     }
 
-    /// Updates `value` in place unless its elements are shared. `Assign` takes over the operand's
-    /// memory.
+    /// Updates `value`, which stays in its memory. `Assign` takes over the operand's elements if
+    /// they lie there. On the host a sum is in place unless the elements are shared.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for a sum or difference outside of host memory.
+    /// [`Error::System`] if a device has no memory, or cannot be read or written.
     ///
     /// # Panics
     /// If `operand` has another dtype or count, or [`check`](Update::check) refuses the dtype.
     pub(super) fn apply(self, value: &mut Tensor, operand: Tensor) -> Result<()> {
-        match self {
-            Update::Assign => *value = operand,
-            Update::AssignAdd | Update::AssignSub => self.apply_to(&mut on_host(value)?, operand.host()?),
+        let call = self.kind().name();
+        let operand = operand.into_space(call, value.space())?;
+        match (self, value.space()) {
+            (Update::Assign, _) => *value = operand,
+            (Update::AssignAdd | Update::AssignSub, Space::Host) => {
+                self.apply_to(&mut on_host(value)?, operand.host()?);
+            }
+            (Update::AssignAdd, Space::Cuda(_)) => *value = on_device::sum(call, value, &operand)?,
+            (Update::AssignSub, Space::Cuda(_)) => *value = on_device::difference(call, value, &operand)?,
         }
         Ok(())
     }
@@ -82,14 +93,19 @@ impl Update {
 
 impl Update {
     /// Adds `rows` to rows of `value`, or subtracts them, in place unless its elements are shared.
+    /// A value in the memory of a device becomes one in host memory.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for rows outside of host memory.
+    /// [`Error::InvalidCall`] for rows outside of host memory; [`Error::System`] if a device cannot
+    /// be read.
     ///
     /// # Panics
     /// If the rows are of another tensor, or [`check`](Update::check) refuses the dtype.
     pub(super) fn scatter(self, value: &mut Tensor, rows: &IndexedSlices) -> Result<()> {
         let rows = rows.dedupe()?;
+        if value.space() != Space::Host {
+            *value = value.to_host()?;
+        }
         let row_count: usize = value.shape()[1..].iter().product();
         let mut operand = rows.values().clone();
         if self == Update::AssignSub {

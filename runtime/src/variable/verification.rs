@@ -31,7 +31,8 @@ impl Operand for Tensor {
     fn words(&self) -> String {
         const SHOWN: usize = 8;
         let value = if self.count() <= SHOWN { self.to_string() } else { self.spec() };
-        let words = self.host().map_or(0, |host| {
+        let on_host = self.to_host().ok();
+        let words = on_host.as_ref().and_then(|tensor| tensor.host().ok()).map_or(0, |host| {
             let bytes = host.as_bytes();
             let word = |chunk: &[u8]| chunk.iter().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
             bytes.chunks(size_of::<u64>()).map(word).fold(bytes.len() as u64, mix)

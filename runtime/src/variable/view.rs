@@ -1,7 +1,8 @@
 //! The argument of an update function: a variable to write.
 
-use super::{Update, Writing, update::other_operand};
+use super::{Update, update::other_operand};
 use crate::{Element, Result, Tensor};
+use consonance_kernels::memory::Space;
 use std::{fmt, ops::Deref};
 
 /// A copy or component of a [`Variable`](crate::Variable) that
@@ -9,6 +10,9 @@ use std::{fmt, ops::Deref};
 /// and shape.
 ///
 /// Writes are in place. The elements are copied only if they are shared.
+///
+/// If the strategy's devices have several memories, this is the host's copy, or the first GPU's if
+/// the host has none. After the function the others get its bits.
 ///
 /// ```
 /// use consonance::{MirroredStrategy, Tensor};
@@ -24,25 +28,36 @@ use std::{fmt, ops::Deref};
 /// ```
 pub struct VariableMut<'v> {
     value: &'v mut Tensor,
+    /// Whether operands lie in host memory alone.
+    is_on_host: bool,
 }
 
 impl<'v> VariableMut<'v> {
-    pub(super) fn new(writing: &'v mut Writing<'_>) -> VariableMut<'v> {
-        VariableMut { value: writing }
+    pub(super) fn new(value: &'v mut Tensor, is_on_host: bool) -> VariableMut<'v> {
+        VariableMut { value, is_on_host }
     }
 
-    /// Returns the elements for writing, in row-major order.
+    /// Returns the elements for writing, in row-major order. Those in the memory of a GPU are
+    /// copied to the host first, and back after the function.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they are not of type `T`.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if they are not of type `T`;
+    /// [`Error::System`](crate::Error::System) if a GPU cannot be read.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        if self.value.space() != Space::Host {
+            *self.value = self.value.to_host()?;
+        }
         self.value.as_mut_slice()
     }
 
-    /// Sets the value. The elements of `value` are shared, not copied.
+    /// Sets the value. The elements of `value` are shared, not copied, if they lie in the memory of
+    /// this copy.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if dtype or shape are not the variable's.
+    /// [`Error::InvalidCall`](crate::Error::InvalidCall) if dtype or shape are not the variable's,
+    /// or `value` lies in the memory of a GPU and the strategy has none;
+    /// [`Error::System`](crate::Error::System) if a GPU has no memory, or cannot be read or
+    /// written.
     pub fn assign(&mut self, value: impl Into<Tensor>) -> Result<()> {
         self.update("VariableMut::assign", Update::Assign, value.into())
     }
@@ -68,12 +83,15 @@ impl<'v> VariableMut<'v> {
         if self.value.spec() != operand.spec() {
             return Err(other_operand(call, self.value.spec(), self.value.dtype(), &operand));
         }
-        update.check(call, &operand)?;
+        match self.is_on_host {
+            true => update.check(call, &operand)?,
+            false => update.check_dtype(call, operand.dtype())?,
+        }
         update.apply(self.value, operand)
     }
 }
 
-/// Reads the value.
+/// Reads the value, in the memory that it lies in.
 impl Deref for VariableMut<'_> {
     type Target = Tensor;
 

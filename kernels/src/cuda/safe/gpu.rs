@@ -262,6 +262,18 @@ impl Gpu {
         fold.enqueue(&self.kernels, &self.stream).map_err(io::Error::other)
     }
 
+    /// Enqueues writing the element with these `bits` `count` times, from an address on.
+    ///
+    /// # Errors
+    /// If the context has no such memory at the address; the driver's.
+    pub fn fill(&self, dtype: DType, to: u64, count: usize, bits: u64) -> io::Result<()> {
+        Gpu::check_process()?;
+        if count == 0 {
+            return Ok(());
+        }
+        self.kernels.fill(&self.stream, dtype, self.context().slice(to), count, bits).map_err(io::Error::other)
+    }
+
     /// Waits until the work that is enqueued has ended.
     ///
     /// # Errors

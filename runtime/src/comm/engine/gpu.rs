@@ -12,6 +12,7 @@ use super::{AbortHandle, Engine, Explanation, Failure, Service, cannot};
 use crate::{
     Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
+    device::address,
 };
 use consonance_kernels::{
     cuda::Gpu,
@@ -191,10 +192,6 @@ impl OnGpu {
             *closed = is_closed;
         }
     }
-}
-
-fn address(buf: &Buf<'_>) -> u64 {
-    buf.start().addr().get() as u64
 }
 
 impl Engine for OnGpu {
