@@ -473,3 +473,65 @@ fn variables_of_another_strategy_are_no_arguments() -> Result<()> {
     assert_eq!(coordinator.schedule(&read, vec![own.clone()])?.fetch(LIMIT)?, Tensor::from(1i64));
     Ok(())
 }
+
+/// Short orders go from the thread that schedules, long ones from that of the worker.
+#[test]
+fn orders_of_any_length_reach_waiting_and_busy_workers() -> Result<()> {
+    let strategy = ParameterServerStrategy::threads(2, 1)?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let total = coordinator.function("total", |_, numbers: Vec<i64>| Ok(numbers.iter().sum::<i64>()))?;
+    let counts = [0, 1, 100, 121, 122, 123, 124, 125, 126, 127, 128, 1000, 100_000];
+    for &count in &counts {
+        assert_eq!(coordinator.schedule(&total, vec![3; count])?.fetch(LIMIT)?, 3 * count as i64);
+    }
+    let all = counts.map(|count| coordinator.schedule(&total, vec![2; count]));
+    for (count, sum) in counts.into_iter().zip(all) {
+        assert_eq!(sum?.fetch(LIMIT)?, 2 * count as i64);
+    }
+    Ok(())
+}
+
+/// The deadline of a closure begins with it, though its worker has waited for it.
+#[test]
+fn a_closure_hangs_at_a_worker_after_others_have_ended() -> Result<()> {
+    let builder = ParameterServerStrategy::builder_of_threads(1, 1).on_error(OnError::Continue);
+    let strategy = builder.closure_timeout(Duration::from_millis(300)).build()?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let wait = coordinator.function("wait", move |_, hangs: bool| {
+        if hangs {
+            let _ = released.lock().unwrap().recv();
+        }
+        Ok(hangs)
+    })?;
+    for _ in 0..2 {
+        assert!(!coordinator.schedule(&wait, false)?.fetch(LIMIT)?);
+        let hangs = coordinator.schedule(&wait, true)?.fetch(LIMIT);
+        let Err(Error::Closures { failures, .. }) = hangs else { panic!("{hangs:?}") };
+        assert!(matches!(failures[0].error, Error::Timeout { .. }), "{}", failures[0]);
+        release.send(()).unwrap();
+    }
+    assert!(!coordinator.schedule(&wait, false)?.fetch(LIMIT)?);
+    Ok(())
+}
+
+/// Whoever schedules sends no closure to a worker whose effects have not committed.
+#[test]
+fn closures_of_one_worker_see_the_effects_of_those_before() -> Result<()> {
+    let strategy = ParameterServerStrategy::threads(1, 2)?;
+    let total = strategy.variable(|| Tensor::from(0i64))?;
+    let coordinator = ClusterCoordinator::new(&strategy);
+    let count = coordinator.function("count", {
+        let total = total.clone();
+        move |worker, ()| {
+            let before = worker.read(&total)?.item::<i64>()?;
+            worker.assign_add(&total, &Tensor::from(1i64))?;
+            Ok(before)
+        }
+    })?;
+    let closures = (0..2000).map(|_| coordinator.schedule(&count, ())).collect::<Result<Vec<_>>>()?;
+    let before = closures.iter().map(|closure| closure.fetch(LIMIT)).collect::<Result<Vec<_>>>()?;
+    assert_eq!(before, (0..2000).collect::<Vec<i64>>());
+    Ok(())
+}

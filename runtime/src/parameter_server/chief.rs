@@ -1,13 +1,16 @@
-//! The chief: the schedule of closures, and the threads that bring them to workers.
+//! The chief: the schedule of closures, and the workers that it goes to.
+//!
+//! Whoever changes the schedule sends what follows to the workers that wait for an order. The
+//! [threads](super::dispatch) of the workers receive what comes back.
 
 use super::{
     effect::Effect,
-    failure::Failed,
-    link::{Handle, IDLE, Link},
-    message::{self, Attempt, Ended, Run},
+    link::Link,
+    message::{self, Attempt},
     program::Program,
-    schedule::{Begun, Effects, Next, Schedule},
+    schedule::{Effects, Next, Schedule},
     tables::Tables,
+    worker_process::WorkerProcess,
 };
 use crate::{Error, Result, nest::NestWriter};
 use consonance_spec::{OnError, Order, Updates};
@@ -16,9 +19,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time after which a thread that waits for a worker looks whether the strategy has ended.
-const GLANCE: Duration = Duration::from_secs(1);
-
 /// The state of the chief, which all of its threads share.
 #[derive(Debug)]
 pub(super) struct Chief {
@@ -26,8 +26,6 @@ pub(super) struct Chief {
     /// The memory of the servers; `None` when a recovery has begun.
     tables: Mutex<Option<Arc<Tables>>>,
     state: Mutex<State>,
-    /// A worker may have something to do.
-    work: Condvar,
     /// A closure has settled, or all has ended.
     settled: Condvar,
     /// Commits reach all servers in the same order.
@@ -66,7 +64,7 @@ pub(super) struct State {
     /// The workers that were lost, with what they ran.
     losses: Vec<LostWorker>,
     /// The process of each worker.
-    processes: Vec<WorkerProcess>,
+    pub(super) processes: Vec<WorkerProcess>,
     /// The calls that wait for any change, and not for the end of all closures.
     watchers: usize,
 }
@@ -78,16 +76,6 @@ pub(super) enum Awaits {
     Each,
     /// The end of all closures.
     All,
-}
-
-/// The process of a worker.
-#[derive(Debug, Default)]
-struct WorkerProcess {
-    /// Its number among those that the worker has had.
-    number: u64,
-    link: Option<Handle>,
-    /// The error that tells of its loss.
-    lost: Option<Error>,
 }
 
 /// A worker that was lost, as [`join`](super::ClusterCoordinator::join) reports it.
@@ -115,7 +103,6 @@ impl Chief {
                 processes: (0..workers).map(|_| WorkerProcess::default()).collect(),
                 watchers: 0,
             }),
-            work: Condvar::new(),
             settled: Condvar::new(),
             commits: Mutex::new(()),
             limits,
@@ -127,32 +114,50 @@ impl Chief {
     /// # Errors
     /// [`Error::Aborted`] if a server is lost.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut State) -> (R, Next)) -> Result<R> {
-        let (result, mut next) = {
-            let mut state = self.lock();
-            if let Some(error) = &state.broken {
-                return Err(error.clone());
-            }
-            change(&mut state)
-        };
+        self.change_and_free(None, change)
+    }
+
+    /// Changes the schedule, and carries out what follows. Then this worker waits for an order: its
+    /// next closure sees the effects of its last one.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub(super) fn change_and_free<R>(
+        &self,
+        worker: Option<usize>,
+        change: impl FnOnce(&mut State) -> (R, Next),
+    ) -> Result<R> {
+        let mut state = self.lock();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let (result, mut next) = change(&mut state);
         loop {
-            let effects = match next {
+            next = match next {
                 Next::Nothing => break,
                 Next::Forget(attempt) => {
+                    drop(state);
                     self.forget(attempt)?;
-                    break;
+                    state = self.lock();
+                    Next::Nothing
                 }
-                Next::Commit(effects) => effects,
+                Next::Commit(effects) => {
+                    if effects.iter().any(|effects| !effects.servers.is_empty()) {
+                        drop(state);
+                        self.commit(&effects).map_err(|error| self.break_off(error))?;
+                        state = self.lock();
+                    }
+                    state.schedule.committed(effects)
+                }
             };
-            self.commit(&effects).map_err(|error| self.break_off(error))?;
-            next = self.lock().schedule.committed(effects);
         }
-        let state = self.lock();
-        let (waits, is_seen) = (state.schedule.waiting() > 0, state.is_seen());
+        if let Some(worker) = worker {
+            state.processes[worker].is_free = true;
+        }
+        state.begin_waiting(self.limits.closure_timeout);
+        let is_seen = state.is_seen();
         drop(state);
         // A wake-up takes as long as a small closure, so nobody is woken for nothing.
-        if waits {
-            self.work.notify_all();
-        }
         if is_seen {
             self.settled.notify_all();
         }
@@ -226,145 +231,21 @@ impl Chief {
         tables.call_each_until(&requests, deadline).map_err(|error| self.break_off(error))
     }
 
-    /// Brings closures to a worker, one at a time, until the strategy is dropped, or the worker or
-    /// a server is lost.
-    ///
-    /// # Errors
-    /// That of the link to the worker.
-    pub(super) fn dispatch(&self, worker: usize, link: &Link) -> Result<()> {
-        loop {
-            let Some(begun) = self.next_for(worker)? else { return Ok(()) };
-            if let Err(error) = self.run(worker, link, begun) {
-                self.loses(worker, &error);
-                return Err(error);
-            }
-        }
-    }
-
-    /// A process of this number has come for a worker.
-    pub(super) fn found(&self, worker: usize, number: u64, link: &Link) {
-        self.lock().processes[worker] = WorkerProcess { number, link: Some(link.handle()), lost: None };
-    }
-
-    /// This process of a worker is lost. If it runs a closure, its thread sees so by itself.
-    pub(super) fn misses(&self, worker: usize, number: u64, error: Error) {
-        let process = &mut self.lock().processes[worker];
-        if process.number == number {
-            (process.link, process.lost) = (None, Some(error));
-        }
-        self.work.notify_all();
+    /// A process has come for a worker.
+    pub(super) fn found(&self, worker: usize, link: &Link) {
+        self.lock().processes[worker] = WorkerProcess::at(link.handle());
     }
 
     /// A worker is lost, and what it ran runs elsewhere.
     pub(super) fn loses(&self, worker: usize, error: &Error) {
         let lost = |state: &mut State| {
+            state.processes[worker] = WorkerProcess::default();
             let (slot, next) = state.schedule.lost(worker);
             state.losses.push(LostWorker { worker, error: error.clone(), closure: slot.map(|slot| slot.number) });
             ((), next)
         };
         // Without servers nobody counts lost workers.
         let _ = self.change(lost);
-    }
-
-    /// Waits for a closure that the worker can run. `None` when the strategy is dropped, or a
-    /// server is lost.
-    ///
-    /// # Errors
-    /// That of the worker, if it is lost.
-    fn next_for(&self, worker: usize) -> Result<Option<Begun>> {
-        let mut state = self.lock();
-        loop {
-            if state.ends || state.broken.is_some() {
-                return Ok(None);
-            }
-            if let Some(error) = state.processes[worker].lost.take() {
-                drop(state);
-                self.loses(worker, &error);
-                return Err(error);
-            }
-            if let Some(begun) = state.schedule.begin(worker) {
-                // A call may wait for room.
-                if state.watchers > 0 {
-                    self.settled.notify_all();
-                }
-                return Ok(Some(begun));
-            }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Runs a closure at the worker, and waits until the worker has ended with it.
-    ///
-    /// # Errors
-    /// That of the link to the worker.
-    fn run(&self, worker: usize, link: &Link, begun: Begun) -> Result<()> {
-        let Begun { attempt, closure, argument, positions } = begun;
-        let run = Run { attempt, function: closure.function, argument, positions };
-        link.ask(&run.write())?;
-        drop(closure);
-        let mut deadline = Instant::now() + self.limits.closure_timeout;
-        loop {
-            let reply = match link.answer(deadline.min(Instant::now() + GLANCE)) {
-                Err(error @ Error::Timeout { .. }) => {
-                    if self.has_ended() {
-                        // The answer comes to the next generation, which does not want it.
-                        return Ok(());
-                    }
-                    if Instant::now() >= deadline {
-                        if link.is_stopped() {
-                            return Err(error);
-                        }
-                        self.give_up(worker, attempt, error);
-                        // The worker is not free before it has ended with the closure.
-                        deadline = Instant::now() + IDLE;
-                    }
-                    continue;
-                }
-                reply => reply?,
-            };
-            let ended = Ended::read(&reply, self.program.parts.len(), self.program.known.datasets.len())?;
-            if ended.attempt == attempt {
-                self.take(worker, ended);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Takes the answer of a worker.
-    fn take(&self, worker: usize, ended: Ended) {
-        let attempt = ended.attempt;
-        // The error is that of a lost server, which all calls return.
-        let _ = match ended.outcome {
-            Ok(done) => self.change(|state| ((), state.schedule.ended(worker, attempt, done))),
-            Err(Failed::Lost(reason)) => {
-                self.break_off(Error::Aborted {
-                    call: "a closure".to_owned(),
-                    replica: worker,
-                    reason: format!("is a worker that has lost a server: {reason}"),
-                    lost: true,
-                    calls: Vec::new(),
-                });
-                Ok(())
-            }
-            Err(Failed::Error(error)) => self.change(|state| ((), state.schedule.failed(worker, attempt, error))),
-            Err(Failed::Panic(message)) => {
-                let error = Error::Panic { replica: worker, message };
-                self.change(|state| ((), state.schedule.failed(worker, attempt, error)))
-            }
-        };
-    }
-
-    /// Gives up a closure that does not end.
-    fn give_up(&self, worker: usize, attempt: Attempt, error: Error) {
-        let _ = self.change(|state| {
-            let waited = self.limits.closure_timeout;
-            let missing = match error {
-                Error::Timeout { missing, .. } => missing,
-                _ => Vec::new(),
-            };
-            let error = Error::Timeout { call: "a closure".to_owned(), waited, missing };
-            ((), state.schedule.failed(worker, attempt, error))
-        });
     }
 
     /// Commits effects at their servers, in this order.
@@ -405,8 +286,8 @@ impl Chief {
     pub(super) fn break_off(&self, error: Error) -> Error {
         let mut state = self.lock();
         let error = state.broken.get_or_insert(error).clone();
+        state.processes.iter().for_each(WorkerProcess::interrupt);
         drop(state);
-        self.work.notify_all();
         self.settled.notify_all();
         error
     }
@@ -415,10 +296,10 @@ impl Chief {
     pub(super) fn end(&self) {
         // The word first: threads that see the end drop their links, which carry it.
         let mut state = self.lock();
-        state.processes.iter().filter_map(|process| process.link.as_ref()).for_each(Handle::end);
+        state.processes.iter().for_each(WorkerProcess::end);
         state.ends = true;
+        state.processes.iter().for_each(WorkerProcess::interrupt);
         drop(state);
-        self.work.notify_all();
         self.settled.notify_all();
         let tables = self.tables();
         tables.iter().flat_map(|tables| tables.servers()).for_each(|server| server.handle.end());
@@ -440,12 +321,6 @@ impl Chief {
         drop(self.tables.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Returns whether the strategy is dropped, or a server is lost.
-    fn has_ended(&self) -> bool {
-        let state = self.lock();
-        state.ends || state.broken.is_some()
-    }
-
     /// Returns the error that told of the loss of a server, if one is lost.
     pub(super) fn loss(&self) -> Option<Error> {
         self.lock().broken.clone()
@@ -455,7 +330,7 @@ impl Chief {
         self.limits
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -465,6 +340,28 @@ impl State {
     fn end(&self, call: &'static str) -> Option<Error> {
         let problem = || "the strategy was dropped, and its servers and workers with it".to_owned();
         self.broken.clone().or_else(|| self.ends.then(|| Error::WrongContext { call, problem: problem() }))
+    }
+
+    /// Returns whether the strategy is dropped, or a server is lost.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends || self.broken.is_some()
+    }
+
+    /// Begins closures at the workers that wait for an order, as far as there are any.
+    fn begin_waiting(&mut self, closure_timeout: Duration) {
+        if self.has_ended() {
+            return;
+        }
+        for worker in 0..self.processes.len() {
+            if self.schedule.waiting() == 0 {
+                return;
+            }
+            if self.processes[worker].is_free
+                && let Some(begun) = self.schedule.begin(worker)
+            {
+                self.processes[worker].begin(begun, Instant::now() + closure_timeout);
+            }
+        }
     }
 
     /// Returns whether a call waits for what has changed.

@@ -154,12 +154,17 @@ impl Link {
         self.recv(REQUEST, left(deadline))
     }
 
-    /// Receives the next reply.
+    /// Receives the next reply. `None` if this end was [interrupted](Handle::interrupt).
     ///
     /// # Errors
     /// As [`ask`](Self::ask); [`Error::Timeout`] at the deadline.
-    pub(super) fn answer(&self, deadline: Instant) -> Result<Vec<u8>> {
-        self.recv(REPLY, left(deadline)).map(|(_, reply)| reply)
+    pub(super) fn answer(&self, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        let mut frame = [0; FRAME];
+        let from = self.mailbox.recv(&mut frame[..], None, REPLY, Some(left(deadline)));
+        if from.map_err(|error| self.peer.error(error))? != self.peer.rank {
+            return Ok(None);
+        }
+        self.rest_of(&frame, REPLY).map(|(_, reply)| Some(reply))
     }
 
     /// Sends a request and returns its reply.
@@ -207,6 +212,11 @@ impl Link {
     fn recv(&self, tag: u64, timeout: Duration) -> Result<(u64, Vec<u8>)> {
         let mut frame = [0; FRAME];
         self.take(&mut frame, tag, timeout)?;
+        self.rest_of(&frame, tag)
+    }
+
+    /// Receives what follows the first part of a message, and returns its number, too.
+    fn rest_of(&self, frame: &[u8; FRAME], tag: u64) -> Result<(u64, Vec<u8>)> {
         let (header, inline) = frame.split_at(HEADER);
         let mut header = NestReader::new(header);
         let (length, number) = (header.number()?, header.number()?);
@@ -242,6 +252,18 @@ impl Handle {
     /// As [`Link::ask`].
     pub(super) fn tell(&self, bytes: &[u8]) -> Result<()> {
         send(&self.mailbox, &self.peer, bytes, (REQUEST, 0))
+    }
+
+    /// Returns whether a message goes in one part.
+    pub(super) fn is_short(bytes: &[u8]) -> bool {
+        bytes.len() <= INLINE
+    }
+
+    /// Interrupts the thread of this end that waits for an [answer](Link::answer), or will do so
+    /// next: it gets a message from itself.
+    pub(super) fn interrupt(&self) {
+        // A link that has ended interrupts by itself.
+        let _ = self.mailbox.send(&[0u8; FRAME][..], self.mailbox.world().rank(), REPLY, Some(DEFAULT_TIMEOUT));
     }
 
     /// Waits for the end of the link, and returns its error.
@@ -337,6 +359,30 @@ mod tests {
         assert_eq!(asks.call(&[2; 5000], Duration::from_secs(60)).unwrap(), reply(2)[8..]);
         drop(server.join().unwrap());
         let left = asks.call(&[3], Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(&left, Error::Aborted { replica: 1, lost: true, .. }), "{left}");
+    }
+
+    #[test]
+    fn an_interrupt_ends_one_wait_for_an_answer_and_loses_none() {
+        let limit = Duration::from_secs(60);
+        let [asks, serves] = Link::between([("first", 0), ("second", 1)]).unwrap();
+        let handle = asks.handle();
+        // Before the wait, and during it.
+        handle.interrupt();
+        assert_eq!(asks.answer(Instant::now() + limit).unwrap(), None);
+        let waits = thread::spawn(move || (asks.answer(Instant::now() + limit).unwrap(), asks));
+        handle.interrupt();
+        let (interrupted, asks) = waits.join().unwrap();
+        assert_eq!(interrupted, None);
+        // Interrupts between the parts of an answer, and before its first one.
+        let server = thread::spawn(move || serves.reply(0, &[3; 5000]).map(|()| serves));
+        handle.interrupt();
+        let answers: Vec<_> = (0..2).map(|_| asks.answer(Instant::now() + limit).unwrap()).collect();
+        assert!(answers.contains(&None) && answers.contains(&Some(vec![3; 5000])), "{answers:?}");
+        let late = asks.answer(Instant::now() + Duration::from_millis(5));
+        assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+        drop(server.join().unwrap().unwrap());
+        let left = asks.answer(Instant::now() + limit).unwrap_err();
         assert!(matches!(&left, Error::Aborted { replica: 1, lost: true, .. }), "{left}");
     }
 }

@@ -43,6 +43,13 @@
 //! **Update functions** run at the servers, when the effects commit, on copies of the rows that
 //! change. A closure that reads what it has updated runs the function itself.
 //!
+//! **Orders.** The chief has one closure at a worker at a time. Whoever changes the schedule sends
+//! the next closure to a worker that waits: a caller, or the thread that received the end of
+//! another one (`worker_process.rs`). It does so under the lock of the chief, so no order follows
+//! the end of a generation, and only if the order is short and the worker has taken all before it,
+//! so that it waits for nobody. Other orders go from the worker's own thread at the chief, which
+//! receives all answers (`dispatch.rs`) and is interrupted to send them, and at the end.
+//!
 //! **Positions commit with closures.** A worker iterates its own data sets. The chief has, for each
 //! worker and data set, the number of elements that closures took which have ended. It goes to the
 //! worker with each closure (`RUN`), and the answer has the number of elements that the attempt
@@ -67,6 +74,8 @@ mod remote_value;
 mod context;
 mod program;
 mod chief;
+mod dispatch;
+mod worker_process;
 mod threads;
 mod processes;
 mod others;

@@ -18,8 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time in which threads leave their links at the end. Those that wait for a closure look once
-/// a second.
+/// The time in which threads leave their links at the end.
 const END: Duration = Duration::from_secs(2);
 
 /// The workers and the servers of a chief. A thread for each place meets the processes that come
@@ -185,24 +184,15 @@ impl Others {
     /// Brings closures to the processes of a worker, one after the other.
     fn attend_worker(self: &Arc<Self>, worker: usize, deadline: Instant) {
         let mut first = Some(deadline);
-        let mut number = 0;
         while let Some(met) = self.next_at(Place::Worker(worker), &mut first) {
             let link = met.link;
-            number += 1;
             let mut state = self.lock();
             state.workers[worker] = Some(link.handle());
             state.links += 1;
             drop(state);
             self.changed.notify_all();
-            let (others, handle, of) = (self.clone(), link.handle(), number);
-            // Without this thread its loss is seen with its next closure.
-            let _ = spawn("consonance-watch", move || {
-                let error = handle.lost();
-                let chief = others.lock().chief.clone();
-                chief.iter().for_each(|chief| chief.misses(worker, of, error.clone()));
-            });
             while let Some((generation, chief)) = self.working() {
-                chief.found(worker, number, &link);
+                chief.found(worker, &link);
                 if let Err(error) = link.ask(&generation.word()) {
                     chief.loses(worker, &error);
                     break;

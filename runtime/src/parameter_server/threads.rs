@@ -54,7 +54,7 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
             ));
         })?;
         let chief = chief.clone();
-        chief.found(worker, 1, &link);
+        chief.found(worker, &link);
         spawn(&format!("chief: {place}"), move || drop(chief.dispatch(worker, &link)))?;
     }
     Ok(chief)
