@@ -53,7 +53,8 @@ enum Call {
     Schedule(Steps),
     Join,
     Read(usize),
-    Update(usize, Update, i64),
+    /// Changes all rows of a variable, or those of a scatter at this row.
+    Update(usize, Update, Option<i64>, i64),
 }
 
 /// A program of the chief.
@@ -94,7 +95,10 @@ impl Arbitrary for Program {
         let calls = (0..usize::arbitrary(g) % 24).map(|_| match u8::arbitrary(g) % 10 {
             0 => Call::Join,
             1 => Call::Read(usize::arbitrary(g) % 3),
-            2 => Call::Update(usize::arbitrary(g) % 3, *g.choose(&UPDATES).unwrap(), i8::arbitrary(g).into()),
+            2 => {
+                let row = bool::arbitrary(g).then(|| i64::from(u8::arbitrary(g)) % ROWS as i64);
+                Call::Update(usize::arbitrary(g) % 3, *g.choose(&UPDATES).unwrap(), row, i8::arbitrary(g).into())
+            }
             _ => {
                 let needs = (number > 0 && u8::arbitrary(g).is_multiple_of(4)).then(|| usize::arbitrary(g) % number);
                 number += 1;
@@ -394,7 +398,16 @@ fn play(program: &Program, order: Order) -> Result<Outcome> {
             }
             Call::Join => outcome.joins.push(coordinator.join(LIMIT).err().map_or_else(Vec::new, failures)),
             Call::Read(variable) => outcome.reads.push(variables[*variable].read()?.into_vec()?),
-            &Call::Update(variable, update, number) => {
+            &Call::Update(variable, update, Some(row), number) => {
+                let (rows, values) = scattered(variable, row, number);
+                let rows = IndexedSlices::new(tensor(&values)?, Tensor::from(rows), None)?;
+                match update {
+                    Update::Assign => variables[variable].scatter_update(&rows)?,
+                    Update::AssignAdd => variables[variable].scatter_add(&rows)?,
+                    Update::AssignSub => variables[variable].scatter_sub(&rows)?,
+                }
+            }
+            &Call::Update(variable, update, None, number) => {
                 let (value, variable) = (tensor(&whole(variable, number))?, &variables[variable]);
                 match update {
                     Update::Assign => variable.assign(&value)?,
@@ -463,8 +476,12 @@ fn expected(program: &Program, order: Order) -> Outcome {
                 let value = wait(&mut playing, workers, |playing| playing.chief_reads(&read));
                 outcome.reads.push(value.expect("a variable").data);
             }
-            &Call::Update(variable, update, number) => {
-                let effect = Change::Effect(variable, Effect::Assign(update, whole(variable, number)));
+            &Call::Update(variable, update, row, number) => {
+                let effect = match row.map(|row| scattered(variable, row, number)) {
+                    Some((rows, values)) => Effect::Scatter(update, rows, values),
+                    None => Effect::Assign(update, whole(variable, number)),
+                };
+                let effect = Change::Effect(variable, effect);
                 wait(&mut playing, workers, |playing| playing.chief_updates(&effect)).expect("it fits");
             }
         }
@@ -511,7 +528,7 @@ fn sums_are_those_of_the_spec_in_any_order() {
                 steps.acts.retain(adds);
                 true
             }
-            Call::Update(_, update, _) => *update != Update::Assign,
+            Call::Update(_, update, ..) => *update != Update::Assign,
             Call::Join => true,
             Call::Read(_) => false,
         });

@@ -474,6 +474,67 @@ fn variables_of_another_strategy_are_no_arguments() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_chief_scatters_rows_one_after_the_other() -> Result<()> {
+    for order in [Order::Arrival, scheduled(7)] {
+        let builder = ParameterServerStrategy::builder_of_threads(2, 2).partitioner(FixedShardsPartitioner::new(2)?);
+        let strategy = builder.order(order).build()?;
+        let table = strategy.variable(|| Tensor::from([[1i32, 2], [3, 4], [5, 6]]))?;
+        let coordinator = ClusterCoordinator::new(&strategy);
+        let add = coordinator.function("add", {
+            let table = table.clone();
+            move |worker, rows: IndexedSlices| worker.scatter_add(&table, &rows)
+        })?;
+        let rows = |indices: Tensor, rows: Tensor| IndexedSlices::new(rows, indices, None);
+        coordinator.schedule(&add, rows(Tensor::from([1i64]), Tensor::from([[100, 100]]))?)?;
+        if order == Order::Arrival {
+            coordinator.join(LIMIT)?;
+        }
+        // Otherwise its place is behind the closure.
+        table.scatter_update(&rows(Tensor::from([1i32, 0, 1]), Tensor::from([[7, 7], [8, 8], [9, 9]]))?)?;
+        assert_eq!(table.read()?, Tensor::from([[8, 8], [9, 9], [5, 6]]));
+        table.scatter_add(&rows(Tensor::from([2i64, 0, 2]), Tensor::from([[10, 10], [20, 20], [30, 30]]))?)?;
+        table.scatter_sub(&rows(Tensor::from([0i64]), Tensor::from([[1, 2]]))?)?;
+        table.scatter_sub(&rows(Tensor::from(Vec::<i64>::new()), Tensor::zeros(DType::I32, [0, 2]))?)?;
+        assert_eq!(table.read()?, Tensor::from([[27, 26], [9, 9], [45, 46]]));
+    }
+    Ok(())
+}
+
+#[test]
+fn ill_fitting_scatters_of_the_chief_change_nothing() -> Result<()> {
+    let strategy = ParameterServerStrategy::builder_of_threads(1, 2).partitioner(FixedShardsPartitioner::new(2)?);
+    let strategy = strategy.build()?;
+    let table = strategy.variable(|| Tensor::from([[1i32, 2], [3, 4], [5, 6]]))?;
+    let scalar = strategy.variable(|| Tensor::from(1i32))?;
+    let flags = strategy.variable(|| Tensor::from([true, false]))?;
+    let rows = |indices: Tensor, rows: Tensor| IndexedSlices::new(rows, indices, None).unwrap();
+    let refused = |result: Result<()>| match result {
+        Err(Error::InvalidCall { call, argument, .. }) => (call, argument),
+        other => panic!("{other:?}"),
+    };
+    let one = || Tensor::from([[10, 10], [20, 20]]);
+    for (found, expected) in [
+        (table.scatter_add(&rows(Tensor::from([0i64, 3]), one())), ("ShardedVariable::scatter_add", "indices[1]")),
+        (table.scatter_sub(&rows(Tensor::from([4i64, 0]), one())), ("ShardedVariable::scatter_sub", "indices[0]")),
+        (
+            table.scatter_update(&rows(Tensor::from([0i64]), Tensor::from([[1.0f32, 2.0]]))),
+            ("ShardedVariable::scatter_update", "rows"),
+        ),
+        (
+            scalar.scatter_add(&rows(Tensor::from([0i64]), Tensor::from([1i32]))),
+            ("ShardedVariable::scatter_add", "variable"),
+        ),
+    ] {
+        let (call, argument) = refused(found);
+        assert_eq!((call, &*argument), expected);
+    }
+    let (call, _) = refused(flags.scatter_add(&rows(Tensor::from([0i64]), Tensor::from([true]))));
+    assert_eq!(call, "ShardedVariable::scatter_add");
+    assert_eq!(table.read()?, Tensor::from([[1, 2], [3, 4], [5, 6]]));
+    Ok(())
+}
+
 /// Short orders go from the thread that schedules, long ones from that of the worker.
 #[test]
 fn orders_of_any_length_reach_waiting_and_busy_workers() -> Result<()> {

@@ -11,7 +11,8 @@ use super::{
     variable::{Accessed, Asked, Layout},
 };
 use crate::{
-    Error, Result, Tensor, cluster::server_roles::Place, comm::options::DEFAULT_TIMEOUT, variable::update::Update,
+    Error, IndexedSlices, Result, Tensor, cluster::server_roles::Place, comm::options::DEFAULT_TIMEOUT,
+    variable::update::Update,
 };
 use consonance_spec::{OnError, Order, Partitioner, Updates};
 use std::{
@@ -133,6 +134,16 @@ impl Accessed for Inner {
 
     fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()> {
         self.chief(call)?.apply(&Effect::all(layout, update, value))
+    }
+
+    fn update_rows(
+        &self,
+        call: &'static str,
+        layout: &Arc<Layout>,
+        update: Update,
+        (rows, slices): (Vec<usize>, &IndexedSlices),
+    ) -> Result<()> {
+        self.chief(call)?.apply(&Effect::rows(layout, update, rows, slices))
     }
 }
 

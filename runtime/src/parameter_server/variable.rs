@@ -86,6 +86,14 @@ pub(super) trait Accessed: Send + Sync {
     fn settle(&self, call: &'static str) -> Result<()>;
     fn read(&self, call: &'static str, layout: &Layout, asked: Asked<'_>) -> Result<Tensor>;
     fn update(&self, call: &'static str, layout: &Arc<Layout>, update: Update, value: &Tensor) -> Result<()>;
+    /// Changes the rows of these numbers, which `slices` has.
+    fn update_rows(
+        &self,
+        call: &'static str,
+        layout: &Arc<Layout>,
+        update: Update,
+        rows: (Vec<usize>, &IndexedSlices),
+    ) -> Result<()>;
 }
 
 /// The rows that are read.
@@ -285,6 +293,50 @@ impl ShardedVariable {
     /// As [`assign_add`](Self::assign_add).
     pub fn assign_sub(&self, value: &Tensor) -> Result<()> {
         self.update("ShardedVariable::assign_sub", Update::AssignSub, value)
+    }
+
+    /// Sets rows, one after the other: the last of rows with the same index counts. Only the chief
+    /// calls it.
+    ///
+    /// ```
+    /// use consonance::{IndexedSlices, ParameterServerStrategy, Tensor};
+    /// let strategy = ParameterServerStrategy::threads(1, 2)?;
+    /// let table = strategy.variable(|| Tensor::from([[1.0f32], [2.0], [3.0]]))?;
+    /// let rows = |values, indices| IndexedSlices::new(Tensor::from(values), Tensor::from(indices), None);
+    /// table.scatter_update(&rows([[7.0f32], [8.0]], [2i64, 0])?)?;
+    /// table.scatter_add(&rows([[0.5f32], [0.25]], [1i64, 1])?)?;
+    /// assert_eq!(table.read()?, Tensor::from([[8.0f32], [2.75], [7.0]]));
+    /// # Ok::<(), consonance::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and [`Error::InvalidCall`] for rows of another dtype or shape, and
+    /// an index out of range.
+    pub fn scatter_update(&self, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("ShardedVariable::scatter_update", Update::Assign, rows)
+    }
+
+    /// Adds rows to those of the value, one after the other. Only the chief calls it.
+    ///
+    /// # Errors
+    /// As [`scatter_update`](Self::scatter_update), also for a variable of `bool`.
+    pub fn scatter_add(&self, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("ShardedVariable::scatter_add", Update::AssignAdd, rows)
+    }
+
+    /// Subtracts rows from those of the value, one after the other. Only the chief calls it.
+    ///
+    /// # Errors
+    /// As [`scatter_add`](Self::scatter_add).
+    pub fn scatter_sub(&self, rows: &IndexedSlices) -> Result<()> {
+        self.scatter("ShardedVariable::scatter_sub", Update::AssignSub, rows)
+    }
+
+    fn scatter(&self, call: &'static str, update: Update, slices: &IndexedSlices) -> Result<()> {
+        let rows = self.layout.check_rows(call, update, slices)?;
+        let strategy = self.of_chief(call)?;
+        strategy.settle(call)?;
+        strategy.update_rows(call, &self.layout, update, (rows, slices))
     }
 
     pub(super) fn read_of(&self, call: &'static str, asked: Asked<'_>) -> Result<Tensor> {
