@@ -1,13 +1,13 @@
 //! The place of a closure: its worker, and the variables as it sees them.
 
 use super::{
+    declarations::Known,
     effect::{Call, Effect, Write},
-    kept::Own,
-    known::Known,
     message,
     tables::{Tables, tensor},
     update_function::{UpdateFunction, summed},
     variable::{Asked, Layout, ShardedVariable, check_own},
+    worker_state::Own,
 };
 use crate::{Error, IndexedSlices, Result, Tensor, variable::update::Update};
 use consonance_kernels::memory::HostMemory;

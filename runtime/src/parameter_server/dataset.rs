@@ -1,6 +1,6 @@
 //! Data sets of workers: each worker has its own iteration, and its position commits with closures.
 
-use super::{ClusterCoordinator, argument::Argument, context::WorkerContext, kept::Named};
+use super::{ClusterCoordinator, argument::Argument, context::WorkerContext, worker_state::Named};
 use crate::{
     Dataset, Error, Nest, Result,
     dataset::{Elements, InputContext},

@@ -13,7 +13,7 @@
 //! **Generations.** The layout of variables knows servers by number. A generation says which
 //! process plays each of them. In the first one each plays its own. The loss of a process that
 //! plays a server ends the generation, and all calls at the chief. A recovery begins the next one
-//! at the chief (`others.rs`):
+//! at the chief (`other_processes.rs`):
 //!
 //! 1. It waits for processes at the doors of servers, and chooses the players.
 //! 2. It tells the servers (`BEGIN`). Each makes new memory for what it plays, and forgets the
@@ -78,14 +78,14 @@ mod dispatch;
 mod worker_process;
 mod threads;
 mod processes;
-mod others;
+mod other_processes;
 #[cfg(feature = "checkpoint")]
 mod recovery;
 mod generation;
 mod schedule;
 mod worker;
-mod kept;
-mod known;
+mod worker_state;
+mod declarations;
 mod reference;
 mod server;
 mod tables;

@@ -1,6 +1,6 @@
 //! Values of each worker, which it makes and keeps.
 
-use super::{ClusterCoordinator, argument::Argument, context::WorkerContext, kept::Named};
+use super::{ClusterCoordinator, argument::Argument, context::WorkerContext, worker_state::Named};
 use crate::Result;
 use std::{any::type_name, fmt, sync::Arc};
 

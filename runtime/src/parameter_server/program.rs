@@ -2,11 +2,11 @@
 
 use super::{
     context::WorkerContext,
+    declarations::Known,
     effect::PartSpec,
-    kept::Named,
-    known::Known,
     update_function::{DeclaredUpdate, UpdateFunction},
     variable::{Accessed, Layout},
+    worker_state::Named,
 };
 use crate::{Error, Nest, Result, Tensor, value::nest::sent};
 use consonance_spec::{Partitioner, RefusedPartition, RoundRobin};

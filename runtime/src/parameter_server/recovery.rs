@@ -3,7 +3,7 @@
 use super::{
     chief::Chief,
     generation::Generation,
-    others::{Others, ServerProcess},
+    other_processes::{Others, ServerProcess},
     processes::GLANCE,
     roles::{Inner, Phase},
     strategy::ParameterServerStrategy,

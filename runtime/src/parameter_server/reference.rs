@@ -1,6 +1,6 @@
 //! Variables in arguments and results of closures: they travel as their numbers.
 
-use super::{known::Known, variable::ShardedVariable};
+use super::{declarations::Known, variable::ShardedVariable};
 use crate::{
     Nest, Result,
     nest::{Leaf, NestReader, NestWriter, Path},

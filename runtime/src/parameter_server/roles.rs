@@ -3,7 +3,7 @@
 use super::{
     chief::{Chief, Limits, Terms},
     effect::Effect,
-    others::Others,
+    other_processes::Others,
     processes::Process,
     program::Program,
     tables::tensor,

@@ -5,11 +5,11 @@ use super::{
     context::WorkerContext,
     failure::Failed,
     generation::Generation,
-    kept::{Kept, Own},
     link::Link,
     message::{self, Done, Ended, Run},
     program::Program,
     tables::Tables,
+    worker_state::{Kept, Own},
 };
 use crate::{
     Error, Result,

@@ -1,9 +1,9 @@
 //! The declarations of a program that its closures use: all but functions.
 
 use super::{
-    kept::{Kept, Named},
     update_function::{DeclaredUpdate, UpdateFunction},
     variable::{Accessed, Layout, check_own},
+    worker_state::{Kept, Named},
 };
 use crate::{Error, Result, value::nest::sent::Reference};
 use std::sync::{Arc, Weak};

@@ -2,9 +2,9 @@
 
 use super::{
     chief::{Chief, Terms},
+    declarations::Known,
     effect::Effect,
     generation::Generation,
-    known::Known,
     link::{Handle, Link},
     processes::{Met, Process, SLICE, may_come},
     program::Program,
