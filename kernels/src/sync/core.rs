@@ -1,8 +1,8 @@
 //! The core on which a thread runs, and how the thread gives it away.
 //!
 //! A yield is the fastest way to let another rank run, unless a busy process is on the core: that
-//! keeps it for a time slice, of milliseconds. So a thread whose yield took so long stops yielding for
-//! a while, and for longer if the next one takes so long again.
+//! keeps it for a time slice, of milliseconds. So a thread whose yield took so long stops yielding
+//! for a while, and for longer if the next one takes so long again.
 
 use std::{
     cell::Cell,
@@ -13,14 +13,14 @@ use std::{
 /// The shortest time slice of a busy process.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// The times for which a thread does not yield after it lost a slice: the first, and the longest. It
-/// doubles each time that a slice is lost soon after.
+/// The times for which a thread does not yield after it lost a slice: the first, and the longest.
+/// The time doubles with each slice that is lost soon after.
 const RESTRAINT: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// The experience of a thread with yields.
 #[derive(Clone, Copy)]
 struct Past {
-    /// When the thread may yield again, if it has lost a slice.
+    /// The time from which on the thread may yield again, if it has lost a slice.
     resumes: Option<Instant>,
     /// The time for which it did not yield before that.
     restraint: Duration,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_loses_slices_yields_less_and_less() {
+    fn a_thread_losing_slices_yields_less_and_less() {
         let (short, slice) = (SLICE / 2, 2 * SLICE);
         let [first, longest] = RESTRAINT;
         let mut now = Instant::now();

@@ -60,9 +60,9 @@ impl WaitPolicy {
         }
     }
 
-    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls, or for as long as other
-    /// threads have the core. Gives the core away if this thread `shares_core` with a peer that is
-    /// waited for. Returns false if it never was ready.
+    /// Polls until `ready`, at most for [`LOOKS_FOR`] after the first polls, or for as long as
+    /// other threads have the core. Gives the core away if this thread `shares_core` with a peer
+    /// that is waited for. Returns false if it never was ready.
     pub(crate) fn look(self, ready: &impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
         if self == WaitPolicy::Sleep {
             return false;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_outnumber_the_cores_take_turns() {
+    fn ranks_on_too_few_cores_take_turns() {
         // On one core each turn needs the other thread.
         let turn = AtomicU32::new(0);
         let play = |own: u32| {
