@@ -577,22 +577,23 @@ fn a_closure_hangs_at_a_worker_after_others_have_ended() -> Result<()> {
     Ok(())
 }
 
-/// Whoever schedules sends no closure to a worker whose effects have not committed.
+/// A caller of the chief sends no closure to a worker whose effects have not committed.
 #[test]
 fn closures_of_one_worker_see_the_effects_of_those_before() -> Result<()> {
-    let strategy = ParameterServerStrategy::threads(1, 2)?;
+    let strategy = ParameterServerStrategy::threads(1, 1)?;
+    let large = strategy.variable(|| Tensor::zeros(DType::I64, [1 << 17]))?;
     let total = strategy.variable(|| Tensor::from(0i64))?;
     let coordinator = ClusterCoordinator::new(&strategy);
-    let count = coordinator.function("count", {
-        let total = total.clone();
-        move |worker, ()| {
-            let before = worker.read(&total)?.item::<i64>()?;
-            worker.assign_add(&total, &Tensor::from(1i64))?;
-            Ok(before)
-        }
+    let count = coordinator.function("count", move |worker, ()| {
+        let before = worker.read(&total)?.item::<i64>()?;
+        // The server commits it before the total.
+        worker.assign(&large, &Tensor::zeros(DType::I64, [1 << 17]))?;
+        worker.assign_add(&total, &Tensor::from(1i64))?;
+        Ok(before)
     })?;
-    let closures = (0..2000).map(|_| coordinator.schedule(&count, ())).collect::<Result<Vec<_>>>()?;
+    let closures = (0..50).map(|_| coordinator.schedule(&count, ())).collect::<Result<Vec<_>>>()?;
+    while !coordinator.done()? {}
     let before = closures.iter().map(|closure| closure.fetch(LIMIT)).collect::<Result<Vec<_>>>()?;
-    assert_eq!(before, (0..2000).collect::<Vec<i64>>());
+    assert_eq!(before, (0..50).collect::<Vec<i64>>());
     Ok(())
 }
