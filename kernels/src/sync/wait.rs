@@ -64,6 +64,12 @@ impl WaitPolicy {
     /// other threads have the core. Gives the core away if this thread `shares_core` with a peer
     /// that is waited for. Returns false if it never was ready.
     pub(crate) fn look(self, ready: &impl Fn() -> bool, shares_core: impl Fn() -> bool) -> bool {
+        self.look_by(ready, shares_core, core::leave)
+    }
+
+    /// Does [`look`](WaitPolicy::look), and gives the core away by `leave`. If this returns false,
+    /// the look ends.
+    fn look_by(self, ready: &impl Fn() -> bool, shares_core: impl Fn() -> bool, leave: impl Fn() -> bool) -> bool {
         if self == WaitPolicy::Sleep {
             return false;
         }
@@ -81,7 +87,7 @@ impl WaitPolicy {
                 std::hint::spin_loop();
             }
             let is_needed = self == WaitPolicy::Yield || shares_core();
-            if is_needed && !core::leave() {
+            if is_needed && !leave() {
                 return false;
             }
             if start.get_or_insert_with(Instant::now).elapsed() >= LOOKS_FOR {
@@ -133,33 +139,35 @@ mod tests {
     use super::*;
     use std::{cell::Cell, thread};
 
-    /// Returns the result of a look, and how often it polled.
+    /// Returns the result of a look that never gives the core away, and how often it polled.
     fn polls(policy: WaitPolicy, ready_after: u32, shares_core: bool) -> (bool, u32) {
         let polls = Cell::new(0);
         let ready = || {
             polls.set(polls.get() + 1);
             polls.get() > ready_after
         };
-        (policy.look(&ready, || shares_core), polls.get())
+        (policy.look_by(&ready, || shares_core, || false), polls.get())
     }
 
     #[test]
     fn a_rank_leaves_its_core_to_a_peer() {
         assert_eq!(polls(WaitPolicy::Poll, 3, true), (true, 4));
-        assert!(!polls(WaitPolicy::Poll, u32::MAX, true).0);
+        assert_eq!(polls(WaitPolicy::Poll, u32::MAX, true), (false, LOOKS_PER_READING));
+        assert_eq!(polls(WaitPolicy::Yield, u32::MAX, false), (false, 1));
         assert_eq!(polls(WaitPolicy::Sleep, 0, true), (false, 0));
     }
 
     #[test]
     fn ranks_on_too_few_cores_take_turns() {
         // On one core each turn needs the other thread.
-        let turn = AtomicU32::new(0);
+        let (turn, early) = (AtomicU32::new(0), AtomicU32::new(0));
         let play = |own: u32| {
             for round in 0..1000 {
                 let mine = || turn.load(Ordering::Acquire) == 2 * round + own;
                 while !WaitPolicy::Yield.look(&mine, || true) {
                     thread::yield_now();
                 }
+                early.fetch_add(u32::from(!mine()), Ordering::Relaxed);
                 turn.fetch_add(1, Ordering::Release);
             }
         };
@@ -167,7 +175,7 @@ mod tests {
             scope.spawn(|| play(0));
             play(1);
         });
-        assert_eq!(turn.load(Ordering::Relaxed), 2000);
+        assert_eq!(early.load(Ordering::Relaxed), 0);
     }
 
     #[test]

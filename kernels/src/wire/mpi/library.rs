@@ -14,6 +14,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The finding on a processor whose calls are not [known](IS_KNOWN).
+const UNKNOWN: &str = "this processor's calls of it are not known";
+
 /// The environment variable that names the library.
 const VARIABLE: &str = "CONSONANCE_MPI";
 
@@ -52,8 +55,7 @@ impl Library {
     pub(super) fn load(launcher: Option<&Launcher>) -> Result<Library, Absent> {
         let absent = |looked| Absent { kinds: vec![Kind::Mpi], looked };
         if !IS_KNOWN {
-            let found = "this processor's calls of it are not known".to_owned();
-            return Err(absent(vec![("MPI".to_owned(), found)]));
+            return Err(absent(vec![("MPI".to_owned(), UNKNOWN.to_owned())]));
         }
         let mut looked = Vec::new();
         if variable(VARIABLE).is_none()
@@ -173,7 +175,7 @@ pub fn mpis_here() -> Vec<(String, Result<String, String>)> {
         let library = if IS_KNOWN {
             Library::from(&place.path, &name, None).map(|library| library.version)
         } else {
-            Err("this processor's calls of it are not known".to_owned())
+            Err(UNKNOWN.to_owned())
         };
         (place.words(&name), library)
     };
