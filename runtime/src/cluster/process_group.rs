@@ -31,6 +31,9 @@ use std::{
 
 const CALL: &str = "ProcessGroup";
 
+/// The number of the first generation.
+pub(super) const FIRST: u64 = 1;
+
 /// The group of the processes of a cluster. Each process has one or more ranks.
 ///
 /// The group has a [`Communicator`] for each rank of this process. They work until a process is
@@ -228,6 +231,12 @@ impl ProcessGroup {
         (self.generation, self.communicators) = self.options.form(call, meeting, &self.place, wait_for_replacements)?;
         Ok(())
     }
+
+    /// Leaves the group, and returns the settings to join it anew.
+    fn leave(self) -> ProcessGroupBuilder {
+        // All but the settings end here.
+        self.options
+    }
 }
 
 impl ProcessGroupBuilder {
@@ -277,6 +286,26 @@ impl ProcessGroupBuilder {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// [Joins](Self::join), and calls `meet` with the communicators and the place of this process.
+    /// The replacement of a lost process comes again if `meet` meets another loss: the others form
+    /// the group again, and wait for it as for one just started.
+    pub(crate) fn join_and<T>(
+        self,
+        meet: impl Fn(Vec<Communicator>, (usize, usize)) -> Result<T>,
+    ) -> Result<(ProcessGroup, T)> {
+        let mut group = self.join()?;
+        // Each process can be lost once. More losses mean that a peer corrupts shared memory or
+        // says what is false.
+        let mut losses = group.place().1;
+        loop {
+            match meet(group.communicators(), group.place()) {
+                Err(error) if error.is_loss() && group.generation() > FIRST && losses > 0 => losses -= 1,
+                met => return met.map(|met| (group, met)),
+            }
+            group = group.leave().join()?;
         }
     }
 

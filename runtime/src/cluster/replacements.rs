@@ -17,7 +17,7 @@ use super::{
     group_builder::ProcessGroupBuilder,
     hosts::{Coming, not_met},
     links::{Links, in_replicas},
-    process_group::Generation,
+    process_group::{FIRST, Generation},
     roster::{Roster, Way},
 };
 use crate::{Communicator, Error, Result, comm::options::Configuration};
@@ -26,9 +26,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// The number of the first generation.
-const FIRST: u64 = 1;
 
 /// The time between two votes.
 const LOOK: Duration = Duration::from_millis(50);

@@ -244,3 +244,37 @@ fn wrong_devices_are_refused_before_a_worker_meets_others() {
     let error = builder.devices(["cpu:0"]).build_on(Communicator::threads(2)).unwrap_err();
     assert!(matches!(&error, Error::InvalidCall { argument, .. } if argument == "devices"), "{error}");
 }
+
+/// Found by a soak with grains: a replacement failed when another worker was lost while it made its
+/// strategy, and the others, which had reformed again, waited for it.
+#[test]
+fn a_replacement_meeting_another_loss_comes_again() {
+    let group = next_group();
+    let workers = |strategy: &Strategy| {
+        let ids = strategy.run(|replica| {
+            let id = replica.replica_id_in_sync_group() as i64;
+            replica.all_gather(Tensor::from([id]), 0)
+        });
+        assert_eq!(ids.unwrap()[0], Tensor::from([0i64, 1, 2]));
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let strategy = strategy(group, 3, 0);
+            strategy.reform(LONG).unwrap();
+            workers(&strategy);
+        });
+        scope.spawn(move || {
+            drop(strategy(group, 3, 1));
+            // It comes and goes, and takes no part in what the strategies of the others agree on.
+            let builder = ProcessGroup::builder(resolver_of(group, 3, 1)).staging_bytes(256 << 10);
+            let second = builder.timeout(LONG).unwrap().join().unwrap();
+            assert_eq!((second.generation(), second.size()), (2, 3));
+            drop(second);
+            workers(&strategy(group, 3, 1));
+        });
+        scope.spawn(move || {
+            drop(strategy(group, 3, 2));
+            workers(&strategy(group, 3, 2));
+        });
+    });
+}

@@ -368,7 +368,8 @@ impl MultiWorkerBuilder {
 
     /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
     /// them; they may start in any order, on one host or on several. See
-    /// [`ProcessGroup`](crate::ProcessGroup).
+    /// [`ProcessGroup`](crate::ProcessGroup). The replacement of a lost worker comes again if another
+    /// one is lost meanwhile.
     ///
     /// Tasks `ps` take no part, and the first worker says so on standard error.
     ///
@@ -404,11 +405,9 @@ impl MultiWorkerBuilder {
             None => ProcessGroupBuilder::new(self.resolver.clone()),
         };
         let group = set(group.replicas(replicas))?;
-        let mut group = group.options(self.options).join()?;
-        let communicators = group.communicators();
-        let replicas = communicators.len();
-        let workers = Workers::meet(CALL, communicators, group.place(), &self.common)?;
-        let strategy = self.build_with(replicas, Some(workers), engines)?;
+        let meet = |communicators, place| Workers::meet(CALL, communicators, place, &self.common);
+        let (group, workers) = group.options(self.options).join_and(meet)?;
+        let strategy = self.build_with(group.ranks().len(), Some(workers), engines)?;
         Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
     }
 
