@@ -37,6 +37,7 @@ pub mod ending;
 pub mod generations;
 pub mod messages;
 pub mod parameter_server;
+pub mod sample;
 
 pub use aggregation::{VariableAggregation, VariableSynchronization};
 pub use call::{Extension, Extent, Flow, Kind, Signature, Work};

@@ -2,10 +2,7 @@ use super::*;
 use crate::{
     cpu::{
         isa::Isa,
-        reduce::{
-            Node, Reducer, Source,
-            sample::{Sample, samples},
-        },
+        reduce::{Node, Reducer, Source},
     },
     memory::HostMemory,
 };
@@ -13,6 +10,7 @@ use consonance_spec::{
     DType, ReduceOp,
     array::{self, Array},
     for_each_dtype,
+    sample::{Sample, samples},
 };
 use std::io;
 

@@ -20,8 +20,6 @@ mod program;
 mod shape;
 mod accumulation;
 #[cfg(test)]
-pub(crate) mod sample;
-#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod shape_tests;

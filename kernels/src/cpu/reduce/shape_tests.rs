@@ -3,7 +3,6 @@
 use super::{
     Accumulation, Node, Part, Reducer, Shape, Source, nodes,
     program::{Operand, Program},
-    sample::{Sample, samples},
     tests::expected,
 };
 use crate::{
@@ -13,7 +12,10 @@ use crate::{
     },
     memory::{HostBufMut, HostMemory},
 };
-use consonance_spec::{DType, ReduceOp, bf16, f16, for_each_dtype, order};
+use consonance_spec::{
+    DType, ReduceOp, bf16, f16, for_each_dtype, order,
+    sample::{Sample, samples},
+};
 use std::{collections::BTreeSet, ops::Range};
 
 /// Counts on each side of a tile and of several tiles. A room has 512 bytes in tests, so a tile 32
@@ -195,7 +197,7 @@ fn reduced<T: Sample, O: Sample>(
             let singles: Vec<Node> = (0..leaves.len()).map(|leaf| node(leaf..leaf + 1, Part::Elements)).collect();
             let shape = reducer.shape(leaves.len(), &singles).unwrap();
             let mean = finish(&shape, &sources, leaves.len(), 0);
-            let mean: Vec<T> = mean.iter().map(|mean| T::from_key(mean.key())).collect();
+            let mean: Vec<T> = mean.iter().map(|mean| T::any(mean.key())).collect();
             values.push(Some((0, keep(reducer, 1, &[Source::Elements(mean.as_slice().into())], count, 0))));
             all.push(node(all.len()..all.len() + 1, Part::Accumulators));
             continue;
@@ -214,7 +216,7 @@ fn reduced<T: Sample, O: Sample>(
                 Way::RoundedEarly => {
                     let singles: Vec<Node> = (0..leaves.len()).map(|l| node(l..l + 1, Part::Elements)).collect();
                     let rounded = finish(&reducer.shape(leaves.len(), &singles).unwrap(), &sources, 1, 0);
-                    let rounded: Vec<T> = rounded.iter().map(|element| T::from_key(element.key())).collect();
+                    let rounded: Vec<T> = rounded.iter().map(|element| T::any(element.key())).collect();
                     Some((0, keep(reducer, 1, &[Source::Elements(rounded.as_slice().into())], count, 0)))
                 }
                 Way::Right | Way::DividedByOwner if leaves.len() == 1 && !is_kept => None,

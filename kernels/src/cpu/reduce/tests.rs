@@ -1,9 +1,6 @@
 //! Compares every operation, type and instruction set with the spec, bit for bit.
 
-use super::{
-    Reducer,
-    sample::{Sample, samples},
-};
+use super::Reducer;
 use crate::{
     cpu::{
         cache_hints::{CacheHints, Locality},
@@ -12,7 +9,10 @@ use crate::{
     memory::HostBuf,
     tuning::Tuning,
 };
-use consonance_spec::{ReduceOp, bf16, collective, for_each_dtype};
+use consonance_spec::{
+    ReduceOp, bf16, collective, for_each_dtype,
+    sample::{Sample, samples},
+};
 
 /// Counts on each side of the tile sizes (4 to 256 elements), with and without a partial tile.
 const COUNTS: [usize; 14] = [0, 1, 3, 4, 5, 31, 32, 33, 63, 64, 127, 255, 257, 600];
