@@ -100,7 +100,9 @@ enum Command {
 /// With --nodes, --node and --chief, this command runs on several hosts, on each with the number of
 /// that host: host I has the workers I·N, I·N+1, …. Worker 0 listens at the chief's address, and
 /// the others ask it where all are. Each command starts, names and ends the workers of its host
-/// alone; the others get an error. No worker is replaced.
+/// alone; the others get an error. With --max-restarts, the commands of all hosts first tell each
+/// other where their workers listen (so each needs that option), and each replaces workers of its
+/// host. TF_CONFIG then has the addresses of all.
 ///
 /// With --chief and --ps, this command starts a chief and P parameter servers, too, for programs
 /// with a ParameterServerStrategy. TF_CONFIG then has the jobs chief, worker and ps, and there are
@@ -145,7 +147,7 @@ struct Run {
     hosts: Option<NonZeroUsize>,
     /// Number of hosts on which this command runs, each with the same N
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "node", requires = "chief",
-        conflicts_with_all = ["hosts", "max_restarts"], value_parser = number::<NonZeroUsize>(1..=MAX_NODES))]
+        conflicts_with = "hosts", value_parser = number::<NonZeroUsize>(1..=MAX_NODES))]
     nodes: Option<NonZeroUsize>,
     /// Number of this host among them, from 0; that of the chief is 0
     #[arg(long, value_name = "I", allow_negative_numbers = true, requires = "nodes",

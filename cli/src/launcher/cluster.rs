@@ -41,11 +41,21 @@ pub struct Node {
     pub job: Option<String>,
 }
 
+impl Node {
+    /// Returns the host of the chief, and its port, which has a next one.
+    pub(super) fn host_and_port(&self) -> io::Result<(&str, u16)> {
+        let parts = self.chief.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let wrong = || io::Error::other(format!("{:?} is not host:port with a next port", self.chief));
+        parts.filter(|(_, port)| *port < u16::MAX).ok_or_else(wrong)
+    }
+}
+
 /// The addresses of the workers.
 pub(crate) struct Cluster {
     /// Those of all workers, unless there is a chief.
-    addresses: Vec<SocketAddr>,
-    /// The address of the worker of rank 0, if the launch has others beside it.
+    addresses: Vec<String>,
+    /// The address of the worker of rank 0, if the launch has others beside it and does not know
+    /// those of their workers.
     chief: Option<String>,
     /// The number of all workers.
     size: usize,
@@ -90,27 +100,31 @@ impl Cluster {
         let port = |worker| u16::try_from(worker).ok().and_then(|worker| FIRST_PORT.checked_add(worker));
         let last = port(workers).ok_or_else(|| io::Error::other(format!("a host has no {workers} ports")))?;
         let of_host = |host| (FIRST_PORT + 1..=last).map(move |port| (address(host), port).into());
-        let addresses = (0..hosts).flat_map(of_host).collect();
-        Ok(Cluster::at(addresses, workers, (address(0), FIRST_PORT).into(), Vec::new()))
+        Ok(Cluster::at((0..hosts).flat_map(of_host), workers, (address(0), FIRST_PORT).into(), Vec::new()))
     }
 
-    fn at(addresses: Vec<SocketAddr>, workers: usize, master: SocketAddr, claims: Vec<UnixDatagram>) -> Cluster {
+    fn at(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        workers: usize,
+        master: SocketAddr,
+        claims: Vec<UnixDatagram>,
+    ) -> Cluster {
+        let addresses: Vec<String> = addresses.into_iter().map(|address| address.to_string()).collect();
         let (size, master) = (addresses.len(), (master.ip().to_string(), master.port()));
         Cluster { addresses, chief: None, size, workers_of_host: workers, master, job: Some(job()), _claims: claims }
     }
 
-    /// Returns the cluster of a launch of `workers` workers beside those of other hosts.
-    pub(crate) fn of_node(node: &Node, workers: usize) -> io::Result<Cluster> {
-        let wrong = || io::Error::other(format!("{:?} is not host:port with a next port", node.chief));
-        let (host, port) = node.chief.rsplit_once(':').ok_or_else(wrong)?;
-        let next = port.parse().ok().and_then(|port: u16| port.checked_add(1)).ok_or_else(wrong)?;
+    /// Returns the cluster of a launch of `workers` workers beside those of other hosts. It may
+    /// know the addresses of all.
+    pub(crate) fn of_node(node: &Node, workers: usize, addresses: Option<Vec<String>>) -> io::Result<Cluster> {
+        let (host, port) = node.host_and_port()?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Ok(Cluster {
-            addresses: Vec::new(),
-            chief: Some(node.chief.clone()),
+            chief: addresses.is_none().then(|| node.chief.clone()),
+            addresses: addresses.unwrap_or_default(),
             size: workers.saturating_mul(node.nodes.get()),
             workers_of_host: workers,
-            master: (host.to_owned(), next),
+            master: (host.to_owned(), port + 1),
             job: node.job.clone(),
             _claims: Vec::new(),
         })
@@ -140,7 +154,7 @@ impl Cluster {
     /// Returns the `TF_CONFIG` of such a process. The chief has the first address, then come the
     /// workers.
     pub(crate) fn tf_config_of_role(&self, task: Task, workers: usize) -> String {
-        let list = |addresses: &[SocketAddr]| {
+        let list = |addresses: &[String]| {
             addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ")
         };
         let (chief, others) = self.addresses.split_at(1);
@@ -204,8 +218,9 @@ mod tests {
     #[test]
     fn a_port_is_claimed_until_the_cluster_is_gone() {
         let cluster = Cluster::local(2).expect("free ports");
-        let port = cluster.addresses[0].port();
-        assert_ne!(port, cluster.addresses[1].port());
+        let [port, next] =
+            [0, 1].map(|worker| cluster.addresses[worker].parse::<SocketAddr>().expect("an address").port());
+        assert_ne!(port, next);
         assert_eq!(claim(port).expect_err("a port that is claimed").kind(), io::ErrorKind::AddrInUse);
         drop(cluster);
         claim(port).expect("a port that nobody claims");

@@ -3,8 +3,8 @@
 //! unless `keep_going` is set. With parameter servers, one process more is the chief: it is never
 //! replaced, and the launch ends with it.
 //!
-//! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `hosts.rs`
-//! (namespaces that play hosts), `worker.rs` (a process and its start), `output.rs` (the workers'
+//! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `nodes.rs`
+//! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `worker.rs` (a process and its start), `output.rs` (the workers'
 //! output), `profile.rs` (the timeline of their calls), `inbox.rs` (what workers tell the
 //! launcher), `failure.rs` (whose fault a failure is), `restart.rs` (when a worker is replaced) and
 //! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a
@@ -33,6 +33,7 @@
 
 pub(crate) mod task;
 pub(crate) mod cluster;
+mod nodes;
 pub(crate) mod hosts;
 mod inbox;
 mod output;
@@ -100,7 +101,7 @@ pub struct Launch {
     /// hosts, and ends with the chief.
     pub servers: Option<NonZeroUsize>,
     /// The place of this launch among those of other hosts, if there are some. Then it plays no
-    /// hosts and replaces no workers.
+    /// hosts.
     pub node: Option<Node>,
     /// The number of replicas of each worker, which it gets in `CONSONANCE_REPLICAS`.
     pub replicas: Option<NonZeroUsize>,
@@ -190,6 +191,11 @@ pub enum StartError {
         /// The reason in words, and how to mend it.
         why: String,
     },
+    /// The launches of other hosts were not met.
+    Nodes {
+        /// The reason in words.
+        why: String,
+    },
     /// The launcher itself failed.
     Launcher {
         /// The action that failed.
@@ -226,14 +232,31 @@ impl Launch {
         self.check_files()?;
         let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.tasks(), self.of_host()));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
+        // Before signals are taken over: one that ends a process ends this wait.
+        let cluster = self.cluster()?;
         let (tell, events) = mpsc::channel();
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let feed = pass_on(tell).map_err(cannot("pass on output"))?;
-        let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline)?.supervise(&events);
+        let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline, cluster)?.supervise(&events);
         drain(&events, self.reading(), &mut report);
         report.profiled = profile.as_mut().map(Profile::write);
         Ok(report)
+    }
+
+    /// Chooses the addresses of the workers. Waits for the launches of other hosts if they are to
+    /// find processes in the places of lost ones.
+    fn cluster(&self) -> Result<Cluster, StartError> {
+        let workers = self.of_host();
+        let cluster = match (&self.node, self.hosts) {
+            (Some(node), _) => {
+                let met = (self.max_restarts > 0).then(|| nodes::meet(node, workers, self.timeout));
+                Cluster::of_node(node, workers, met.transpose().map_err(|why| StartError::Nodes { why })?)
+            }
+            (None, None) => Cluster::local(self.size()),
+            (None, Some(hosts)) => Cluster::of_hosts(hosts.get(), workers),
+        };
+        cluster.map_err(|source| StartError::Launcher { doing: "choose addresses", source })
     }
 
     /// Returns the number of processes of this launch, on all hosts.
@@ -419,7 +442,10 @@ impl StartError {
         match self {
             StartError::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             StartError::Program { .. } => 126,
-            StartError::Launcher { .. } | StartError::Files { .. } | StartError::Hosts { .. } => FAILED,
+            StartError::Launcher { .. }
+            | StartError::Files { .. }
+            | StartError::Hosts { .. }
+            | StartError::Nodes { .. } => FAILED,
         }
     }
 }
@@ -434,6 +460,7 @@ impl fmt::Display for StartError {
                  `ulimit -n {needed}` raises it"
             ),
             StartError::Hosts { why } => write!(f, "--hosts: {why}"),
+            StartError::Nodes { why } => write!(f, "--nodes: the launches of the other hosts were not met: {why}"),
             StartError::Launcher { doing, source } => write!(f, "cannot {doing}: {source}"),
         }
     }
@@ -443,7 +470,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Program { source, .. } | StartError::Launcher { source, .. } => Some(source),
-            StartError::Files { .. } | StartError::Hosts { .. } => None,
+            StartError::Files { .. } | StartError::Hosts { .. } | StartError::Nodes { .. } => None,
         }
     }
 }

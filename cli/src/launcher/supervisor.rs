@@ -93,14 +93,10 @@ impl<'l> Supervisor<'l> {
         profile: Option<&'l Profile>,
         feed: Feed,
         deadline: Option<Instant>,
+        cluster: Cluster,
     ) -> Result<Supervisor<'l>, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         let (size, workers) = (launch.size(), launch.of_host());
-        let cluster = match (&launch.node, launch.hosts) {
-            (Some(node), _) => Cluster::of_node(node, workers),
-            (None, None) => Cluster::local(size),
-            (None, Some(hosts)) => Cluster::of_hosts(hosts.get(), workers),
-        };
         let mut inbox = Inbox::new(launch.world(), workers).map_err(cannot("make a pipe"))?;
         let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path())).transpose()?;
         if hosts.is_some() {
@@ -109,7 +105,7 @@ impl<'l> Supervisor<'l> {
         let mut supervisor = Supervisor {
             launch,
             profile,
-            cluster: cluster.map_err(cannot("choose addresses"))?,
+            cluster,
             inbox,
             feed,
             workers: Vec::new(),

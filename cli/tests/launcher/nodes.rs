@@ -1,10 +1,11 @@
 //! `consonance run --nodes`: one launch on each of several hosts, all of the same program. Where
 //! the workers form a group, this machine plays the hosts.
 
-use super::{CONSONANCE, Launch, strategies_on_hosts};
+use super::{CONSONANCE, Launch, replacements, strategies_on_hosts};
 use std::{
     collections::BTreeMap,
     env,
+    net::TcpListener,
     process::{Command, Output},
     time::{Duration, Instant},
 };
@@ -102,10 +103,6 @@ fn a_node_without_an_option_is_refused() {
             "--nodes 2 --node 0 --chief a:1 --hosts 2",
             "error: the argument '--nodes <N>' cannot be used with '--hosts <H>'",
         ),
-        (
-            "--nodes 2 --node 0 --chief a:1 --max-restarts 1",
-            "error: the argument '--nodes <N>' cannot be used with '--max-restarts <N>'",
-        ),
         ("--nodes 9223372036854775807 --node 0 --chief a:1", "error: invalid value '9223372036854775807' for '--nodes"),
     ] {
         let mut command = Command::new(CONSONANCE);
@@ -115,6 +112,75 @@ fn a_node_without_an_option_is_refused() {
         assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{arguments}: {stderr}");
         assert!(stderr.starts_with(says), "{arguments}: {stderr}");
     }
+}
+
+/// Returns the address of a chief of this machine, with a port that is free.
+fn free_chief() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+/// Starts the launch of a node of two, so many of whose workers run a script, and are replaced.
+fn replacing(chief: &str, node: usize, workers: usize, timeout: &str, script: &str) -> Launch {
+    let (node, workers) = (node.to_string(), workers.to_string());
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--nodes", "2", "--node", &node, "--chief", chief, "-n", &workers, "--timeout", timeout]);
+    command.args(["--max-restarts", "1", "--", "sh", "-c", script]);
+    Launch::of(command)
+}
+
+#[test]
+fn nodes_that_replace_workers_know_the_addresses_of_all() {
+    let chief = free_chief();
+    let says = "echo \"$TF_CONFIG\"";
+    let fails = format!("{says}; [ $RANK$TORCHELASTIC_RESTART_COUNT != 20 ]");
+    let launches = [replacing(&chief, 0, 2, "60", says), replacing(&chief, 1, 2, "60", &fails)];
+    let mut clusters = Vec::new();
+    for (launch, ranks) in launches.into_iter().zip([&[0, 1][..], &[2, 2, 3]]) {
+        let Output { status, stdout, stderr } = launch.finish();
+        assert_eq!(status.code(), Some(0), "{}", text(&stderr));
+        let stdout = text(&stdout);
+        let mut lines: Vec<&str> = stdout.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines.len(), ranks.len(), "{lines:?}");
+        for (line, rank) in lines.into_iter().zip(ranks) {
+            let config = line.strip_prefix(&format!("[worker {rank}] {{\"cluster\": ")).expect("a worker");
+            let task = format!(", \"task\": {{\"type\": \"worker\", \"index\": {rank}}}}}");
+            clusters.push(config.strip_suffix(&task).expect("its task").to_owned());
+        }
+    }
+    assert_eq!(clusters[0].matches("127.0.0.1:").count(), 4, "{clusters:?}");
+    assert!(clusters.iter().all(|cluster| *cluster == clusters[0]), "{clusters:?}");
+}
+
+#[test]
+fn nodes_that_do_not_meet_start_no_worker() {
+    let refused = |launch: Launch, says: &str| {
+        let Output { status, stdout, stderr } = launch.finish();
+        let (stdout, stderr) = (text(&stdout), text(&stderr));
+        assert_eq!((status.code(), &*stdout), (Some(125), ""), "{stderr}");
+        let last = stderr
+            .lines()
+            .last()
+            .and_then(|line| line.strip_prefix("consonance: --nodes: the launches of the other hosts were not met: "));
+        assert!(last.is_some_and(|why| why.contains(says)), "{says}: {stderr}");
+    };
+    let chief = free_chief();
+    refused(
+        replacing(&chief, 0, 2, "5", "echo started"),
+        " s; these ranks have not asked for the table of addresses: 2, 3",
+    );
+    refused(
+        replacing(&chief, 1, 2, "1", "echo started"),
+        " s for the table of addresses: nobody listens at 127.0.0.1:",
+    );
+    refused(
+        replacing("192.0.2.1:4000", 0, 2, "1", "echo started"),
+        "listens at 192.0.2.1:4000: this host does not have this address",
+    );
+    let first = replacing(&chief, 0, 2, "20", "echo started");
+    refused(replacing(&chief, 1, 3, "20", "echo started"), " counts 4");
+    drop(first);
 }
 
 /// Runs this test of the program with two hosts, each with a launch of its own of two workers, with
@@ -127,7 +193,7 @@ fn on_two_nodes(options: &str, test: &str, variable: (&str, &str)) -> [String; 2
         program.display(),
     );
     let mut command = Command::new(CONSONANCE);
-    command.args(["run", "--hosts", "2", "-n", "1", "--keep-going", "--timeout", "20", "--", "sh", "-c", &script]);
+    command.args(["run", "--hosts", "2", "-n", "1", "--keep-going", "--timeout", "60", "--", "sh", "-c", &script]);
     command.env(variable.0, variable.1);
     let output = Launch::of(command).finish();
     let written = [text(&output.stdout), text(&output.stderr)];
@@ -135,9 +201,9 @@ fn on_two_nodes(options: &str, test: &str, variable: (&str, &str)) -> [String; 2
     written
 }
 
-/// Plays a scene on two nodes. Returns the lines of each worker.
-fn play(scene: &str) -> BTreeMap<usize, Vec<String>> {
-    let [stdout, _] = on_two_nodes("--keep-going", strategies_on_hosts::NAME, (strategies_on_hosts::SCENE, scene));
+/// Plays a scene on two nodes, with these options. Returns the lines of each worker.
+fn play(options: &str, scene: &str) -> BTreeMap<usize, Vec<String>> {
+    let [stdout, _] = on_two_nodes(options, strategies_on_hosts::NAME, (strategies_on_hosts::SCENE, scene));
     let mut lines = BTreeMap::<usize, Vec<String>>::new();
     for line in stdout.lines() {
         // Each launcher puts the worker before the line.
@@ -156,12 +222,19 @@ fn the_workers_of_two_nodes_train_with_the_bits_of_one_process() {
     }
     let begin = Instant::now();
     let (played, all, left) =
-        (play("death"), strategies_on_hosts::sum_of_threads(4), strategies_on_hosts::sum_of_threads(3));
+        (play("--keep-going", "death"), strategies_on_hosts::sum_of_threads(4), strategies_on_hosts::sum_of_threads(3));
     assert!(begin.elapsed() < Duration::from_secs(20), "the workers that are left end by themselves");
     for worker in [0, 1, 3] {
         assert_eq!(played[&worker], [&*all, "lost 2", &left], "worker {worker}");
     }
     assert_eq!(played[&2], [all]);
+}
+
+#[test]
+fn killed_workers_of_two_nodes_are_replaced_and_the_bits_stay() {
+    if strategies_on_hosts::can_cross() {
+        replacements::check(3, play);
+    }
 }
 
 /// Each launch names the worker at fault, the one of another host, too.

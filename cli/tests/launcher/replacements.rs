@@ -11,6 +11,7 @@ use consonance::{
 };
 use rustix::process::{Signal, getpid, kill_process};
 use std::{
+    collections::BTreeMap,
     env,
     process::Command,
     sync::{
@@ -129,29 +130,23 @@ fn train(strategy: &Strategy, state: &mut State, done: &AtomicU64, pause: Durati
     Ok(())
 }
 
-/// `CONSONANCE_TEST_KILLS` is the number of rounds, `CONSONANCE_TEST_SEED` the first seed.
-#[test]
-fn killed_workers_of_two_hosts_are_replaced_and_the_bits_stay() {
-    if !can_cross() {
-        return;
-    }
+/// Plays rounds of kills: `play` starts two workers on each of two hosts with these options and
+/// this scene, and returns the lines of each worker. `CONSONANCE_TEST_KILLS` is the number of
+/// rounds, `CONSONANCE_TEST_SEED` the first seed.
+pub(super) fn check(rounds: u64, play: impl Fn(&str, &str) -> BTreeMap<usize, Vec<String>>) {
     let alone = TfConfigClusterResolver::from_text("{}").expect("no cluster");
     let alone = MultiWorkerMirroredStrategy::builder(alone).replicas(4).build().expect("one worker");
     let mut state = first();
     train(&alone, &mut state, &AtomicU64::new(0), Duration::ZERO).expect("nobody is killed");
     let expected = result(&state, &alone);
-    let (rounds, first) = (number("CONSONANCE_TEST_KILLS").unwrap_or(4), number("CONSONANCE_TEST_SEED").unwrap_or(1));
+    let (rounds, first) =
+        (number("CONSONANCE_TEST_KILLS").unwrap_or(rounds), number("CONSONANCE_TEST_SEED").unwrap_or(1));
     let mut killed = 0;
     for seed in first..first + rounds {
         // A new process that meets the others while one of them is killed fails, and another one is
         // started.
-        let restarts = (2 * kills(seed).len() + 2).to_string();
-        let mut command = Command::new(CONSONANCE);
-        command.args(["run", "--hosts", "2", "-n", "2", "--max-restarts", &restarts, "--timeout", "60", "--"]);
-        command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]);
-        let scene = format!("replaced {seed}");
-        command.env(SCENE, &scene);
-        let said = said_by(command, &scene);
+        let restarts = 2 * kills(seed).len() + 2;
+        let said = play(&format!("--max-restarts {restarts}"), &format!("replaced {seed}"));
         for worker in 0..4 {
             let last = said.get(&worker).and_then(|lines| lines.last());
             assert_eq!(last, Some(&expected), "seed {seed}, worker {worker}");
@@ -160,4 +155,18 @@ fn killed_workers_of_two_hosts_are_replaced_and_the_bits_stay() {
     }
     println!("{killed} workers were killed in {rounds} rounds");
     assert!(killed as u64 >= rounds, "each first process of a round that is to be killed is");
+}
+
+#[test]
+fn killed_workers_of_two_hosts_are_replaced_and_the_bits_stay() {
+    if !can_cross() {
+        return;
+    }
+    check(4, |options, scene| {
+        let mut command = Command::new(CONSONANCE);
+        command.args(["run", "--hosts", "2", "-n", "2", "--timeout", "60"]).args(options.split(' ')).arg("--");
+        command.arg(env::current_exe().expect("a test")).args(["--exact", NAME, "--nocapture"]);
+        command.env(SCENE, scene);
+        said_by(command, scene)
+    });
 }
