@@ -4,14 +4,14 @@
 //! replaced, and the launch ends with it.
 //!
 //! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `nodes.rs`
-//! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `worker.rs` (a process and its start), `output.rs` (the workers'
-//! output), `profile.rs` (the timeline of their calls), `inbox.rs` (what workers tell the
-//! launcher), `failure.rs` (whose fault a failure is), `restart.rs` (when a worker is replaced) and
-//! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a
-//! channel: one receives the signals of the launcher, `SIGCHLD` among them, the other passes on the
-//! workers' output. Neither thread blocks the other. So a launch with a timeout ends in time even
-//! if nobody reads its output: it drops the output that its reader has not taken within [`READING`]
-//! of the end.
+//! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `worker.rs` (a process and
+//! its start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
+//! `inbox.rs` (what workers tell the launcher), `failure.rs` (whose fault a failure is),
+//! `restart.rs` (when a worker is replaced) and `supervisor.rs`, which waits for the workers. Two
+//! threads send the supervisor events over a channel: one receives the signals of the launcher,
+//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
+//! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
+//! that its reader has not taken within [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!

@@ -130,7 +130,7 @@ fn replacing(chief: &str, node: usize, workers: usize, timeout: &str, script: &s
 }
 
 #[test]
-fn nodes_that_replace_workers_know_the_addresses_of_all() {
+fn nodes_replacing_workers_know_the_addresses_of_all() {
     let chief = free_chief();
     let says = "echo \"$TF_CONFIG\"";
     let fails = format!("{says}; [ $RANK$TORCHELASTIC_RESTART_COUNT != 20 ]");
@@ -154,7 +154,7 @@ fn nodes_that_replace_workers_know_the_addresses_of_all() {
 }
 
 #[test]
-fn nodes_that_do_not_meet_start_no_worker() {
+fn nodes_not_meeting_start_no_worker() {
     let refused = |launch: Launch, says: &str| {
         let Output { status, stdout, stderr } = launch.finish();
         let (stdout, stderr) = (text(&stdout), text(&stderr));

@@ -368,8 +368,8 @@ impl MultiWorkerBuilder {
 
     /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
     /// them; they may start in any order, on one host or on several. See
-    /// [`ProcessGroup`](crate::ProcessGroup). The replacement of a lost worker comes again if another
-    /// one is lost meanwhile.
+    /// [`ProcessGroup`](crate::ProcessGroup). The replacement of a lost worker comes again if
+    /// another one is lost meanwhile.
     ///
     /// Tasks `ps` take no part, and the first worker says so on standard error.
     ///
