@@ -95,19 +95,10 @@ fn unknown(call: &'static str, found: &str) -> Error {
     Error::invalid(call, "device", format!("cpu:0 to cpu:{}{gpus}", MAX_CPUS - 1), found)
 }
 
-/// Checks that the devices are all processors or all GPUs, as the engines of this library take
-/// them.
-///
-/// # Errors
-/// [`Error::InvalidCall`] with the devices.
-pub(crate) fn check_kinds(call: &'static str, devices: &[Device]) -> Result<()> {
+/// Whether processors are among the devices, and GPUs.
+pub(crate) fn are_mixed(devices: &[Device]) -> bool {
     let gpus = devices.iter().filter(|device| device.gpu().is_some()).count();
-    if gpus == 0 || gpus == devices.len() {
-        return Ok(());
-    }
-    let found: Vec<String> = devices.iter().map(Device::to_string).collect();
-    let expected = "processors alone or GPUs alone (this version does not mix them)";
-    Err(Error::invalid(call, "devices", expected, found.join(", ")))
+    gpus > 0 && gpus < devices.len()
 }
 
 /// Opens a GPU for `call`, once a process.

@@ -1,8 +1,11 @@
 //! One call of each sort on a strategy.
 
-use consonance::{Error, PerReplica, ReduceOp, Result, Strategy, Tensor};
+use consonance::{Device, Error, PerReplica, ReduceOp, Result, Strategy, Tensor};
 
-pub(crate) fn here(tensor: &Tensor) -> Tensor {
+/// Returns a tensor of the replica on a device, in the memory that a test is about.
+pub(crate) type Placed = fn(&Tensor, Device) -> Tensor;
+
+pub(crate) fn here(tensor: &Tensor, _: Device) -> Tensor {
     tensor.clone()
 }
 
@@ -13,14 +16,15 @@ pub(crate) fn of(replica: usize, rows: usize) -> Tensor {
 }
 
 /// Returns the results of one call of each sort on the strategy.
-pub(crate) fn results(strategy: &Strategy, place: fn(&Tensor) -> Tensor) -> Result<Vec<Tensor>> {
+pub(crate) fn results(strategy: &Strategy, place: Placed) -> Result<Vec<Tensor>> {
+    let place = |replica: usize, rows: usize| place(&of(replica, rows), strategy.worker_devices()[replica]);
     let replicas = strategy.num_replicas_in_sync();
-    let values: PerReplica<Tensor> = (0..replicas).map(|replica| place(&of(replica, replicas))).collect();
-    let ragged: PerReplica<Tensor> = (0..replicas).map(|replica| place(&of(replica, replica))).collect();
+    let values: PerReplica<Tensor> = (0..replicas).map(|replica| place(replica, replicas)).collect();
+    let ragged: PerReplica<Tensor> = (0..replicas).map(|replica| place(replica, replica)).collect();
     let weights = strategy.variable(|| of(0, 1))?;
     let in_run = strategy.run(|replica| {
         let id = replica.replica_id_in_sync_group();
-        let own = || place(&of(id, replicas));
+        let own = || place(id, replicas);
         // A tensor that is shared, one that is not, and small ones of the host that are packed.
         let mut results = replica.all_reduce(ReduceOp::Sum, vec![values[id].clone(), own(), of(id, 1), of(id, 2)])?;
         results.push(replica.all_gather(ragged[id].clone(), 0)?);

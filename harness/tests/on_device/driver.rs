@@ -28,8 +28,9 @@ pub(crate) fn on_a_driver(test: &str, plan: &str, work: fn()) {
     assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{stderr}");
 }
 
-pub(crate) fn on_gpu(tensor: &Tensor) -> Tensor {
-    tensor.to("cuda:0").expect("a GPU with memory")
+/// Moves the tensor of a replica to its device.
+pub(crate) fn there(tensor: &Tensor, device: Device) -> Tensor {
+    tensor.to(device).expect("a device with memory")
 }
 
 /// Returns a strategy of this many replicas that share GPU 0.

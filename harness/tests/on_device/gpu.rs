@@ -3,8 +3,8 @@
 //! `CONSONANCE_CUDA_DRIVER=libcuda.so.1 cargo test -p consonance-harness --test on_device gpu::`.
 
 use super::{
-    calls::{here, of, results},
-    driver::{ABSENT, any_elements, digits, on_a_driver, on_cpus, on_gpu, sharing},
+    calls::{Placed, here, of, results},
+    driver::{ABSENT, any_elements, digits, on_a_driver, on_cpus, sharing, there},
 };
 use consonance::{
     CommunicationOptions, DType, Device, Error, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp, Result,
@@ -33,7 +33,7 @@ fn replicas_on_one_gpu_have_the_bits_of_the_host() {
     on_a_driver("gpu::replicas_on_one_gpu_have_the_bits_of_the_host", "", || {
         for replicas in [1, 2, 3, 17] {
             let expected = results(&on_cpus(replicas), here).unwrap();
-            let on_device = results(&sharing(replicas), on_gpu).unwrap();
+            let on_device = results(&sharing(replicas), there).unwrap();
             let spaces = on_device.iter().filter(|tensor| tensor.space() == Space::Cuda(0)).count();
             assert_eq!(spaces, replicas * 8 + 4);
             let copies: Vec<Tensor> = on_device.iter().map(|tensor| tensor.to_host().unwrap()).collect();
@@ -50,14 +50,15 @@ fn sums_of_every_type_have_the_bits_of_the_host() {
         for &dtype in DType::ALL {
             for op in ReduceOp::ALL {
                 let values: PerReplica<Tensor> = (0..3).map(|replica| any_elements(dtype, 37, replica)).collect();
-                let reduce = |strategy: &Strategy, place: fn(&Tensor) -> Tensor| -> Result<Vec<Tensor>> {
+                let reduce = |strategy: &Strategy, place: Placed| -> Result<Vec<Tensor>> {
                     let sums = strategy.run(|replica| {
-                        let own = place(&values[replica.replica_id_in_sync_group()]);
+                        let [device] = replica.devices();
+                        let own = place(&values[replica.replica_id_in_sync_group()], device);
                         replica.all_reduce(op, own)?.to_host()
                     })?;
                     Ok(sums.into_values())
                 };
-                match (reduce(&host, here), reduce(&device, on_gpu)) {
+                match (reduce(&host, here), reduce(&device, there)) {
                     (Ok(expected), Ok(found)) => assert_eq!(digits(&found), digits(&expected), "{op} of {dtype}"),
                     (Err(expected), Err(found)) => assert_eq!(found.to_string(), expected.to_string()),
                     (expected, found) => panic!("{op} of {dtype}: {expected:?}, on the GPU {found:?}"),
@@ -85,6 +86,48 @@ fn replicas_on_two_gpus_have_the_bits_of_the_host() {
 }
 
 #[test]
+fn processors_beside_gpus_have_the_bits_of_the_host() {
+    on_a_driver("gpu::processors_beside_gpus_have_the_bits_of_the_host", "devices=2", || {
+        for devices in
+            [&["cpu:0", "cuda:0"][..], &["cuda:0", "cpu:0"], &["cuda:1", "cpu:0", "cpu:1", "cuda:0", "cuda:0.1"]]
+        {
+            let (mixed, host) = (MirroredStrategy::new(devices.iter().copied()).unwrap(), on_cpus(devices.len()));
+            let expected = results(&host, here).unwrap();
+            let found = results(&mixed, there).unwrap();
+            let copies: Vec<Tensor> = found.iter().map(|tensor| tensor.to_host().unwrap()).collect();
+            assert_eq!(copies, expected, "{devices:?}");
+            let spaces = mixed.run(|replica| {
+                let [device] = replica.devices();
+                let sums = replica.all_reduce(ReduceOp::Sum, vec![there(&of(0, 1), device), of(1, 2)])?;
+                assert_eq!(sums[0].space(), there(&of(0, 0), device).space());
+                Ok(sums[1].space())
+            });
+            assert!(spaces.unwrap().iter().all(|space| *space == Space::Host));
+            assert_eq!(results(&mixed, here).unwrap(), expected, "{devices:?}, values in host memory");
+        }
+    });
+}
+
+#[test]
+fn a_value_in_memory_of_a_gpu_is_refused_on_a_processor_beside_it() {
+    on_a_driver("gpu::a_value_in_memory_of_a_gpu_is_refused_on_a_processor_beside_it", "devices=1", || {
+        let strategy = MirroredStrategy::new(["cpu:0", "cuda:0"]).unwrap();
+        for _ in 0..20 {
+            let run = strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, of(0, 1).to("cuda:0")?));
+            let error = run.map(drop).unwrap_err();
+            assert!(invalid(error.root()).2.contains("memory of cuda:0"), "{error}");
+        }
+        let error = strategy.run(|replica| {
+            let [device] = replica.devices();
+            replica.all_reduce(ReduceOp::Sum, there(&of(0, 1 + replica.replica_id_in_sync_group()), device))
+        });
+        let error = error.map(drop).unwrap_err();
+        let Error::Mismatch { replica, expected, found, .. } = error.root() else { panic!("{error}") };
+        assert_eq!((*replica, &expected[..], &found[..]), (1, "f32[1, 2]", "f32[2, 2]"));
+    });
+}
+
+#[test]
 fn a_tensor_of_one_device_moves_to_others_and_back() {
     on_a_driver("gpu::a_tensor_of_one_device_moves_to_others_and_back", "devices=2", || {
         let tensor = of(0, 1_100_000);
@@ -106,9 +149,6 @@ fn unknown_devices_are_refused() {
             let error = MirroredStrategy::new([name]).unwrap_err();
             assert_eq!(invalid(&error), ("device", "cpu:0 to cpu:1023 or cuda:0 to cuda:1", &*format!("{name:?}")));
         }
-        let mixed = MirroredStrategy::new(["cpu:0", "cuda:0"]).unwrap_err();
-        let expected = "processors alone or GPUs alone (this version does not mix them)";
-        assert_eq!(invalid(&mixed), ("devices", expected, "cpu:0, cuda:0.0"));
         let twice = MirroredStrategy::new(["cuda:0", "gpu:0.0"]).unwrap_err();
         assert_eq!(invalid(&twice), ("devices", "each device once", "cuda:0.0 twice"));
         let strategy = OneDeviceStrategy::new("cuda:1").unwrap();
@@ -172,6 +212,30 @@ fn a_failed_kernel_ends_the_run_on_every_replica() {
         assert_eq!(what, "reduce on cuda:0");
         assert!(source.contains("cuLaunchKernel failed with code 719"), "{source}");
         assert_eq!(errors.lock().unwrap().len(), 3, "every replica has an error");
+    });
+}
+
+#[test]
+fn a_failed_copy_ends_the_run_of_processors_beside_the_gpu() {
+    let test = "gpu::a_failed_copy_ends_the_run_of_processors_beside_the_gpu";
+    on_a_driver(test, "fail=cuMemcpyDtoHAsync_v2:1:719", || {
+        let strategy = MirroredStrategy::new(["cpu:0", "cuda:0", "cpu:1"]).unwrap();
+        let errors = Mutex::new(Vec::new());
+        let run = strategy.run(|replica| {
+            let ([device], id) = (replica.devices(), replica.replica_id_in_sync_group());
+            let sum = replica.all_reduce(ReduceOp::Sum, there(&of(id, 2), device));
+            errors.lock().unwrap().push((id, sum.as_ref().err().cloned()));
+            sum.map(drop)
+        });
+        let error = run.map(drop).unwrap_err();
+        let Error::System { what, .. } = error.root() else { panic!("{error}") };
+        assert_eq!(what, "read cuda:0");
+        let mut errors = errors.into_inner().unwrap();
+        errors.sort_by_key(|(id, _)| *id);
+        assert_eq!(errors.len(), 3);
+        for place in [0, 2] {
+            assert!(matches!(errors[place].1, Some(Error::Aborted { replica: 1, .. })), "{errors:?}");
+        }
     });
 }
 

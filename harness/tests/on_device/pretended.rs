@@ -159,7 +159,7 @@ fn a_strategy_on_a_device_has_the_bits_of_the_host() {
         let expected = results(&host, here).unwrap();
         let watch = Watch::default();
         let device = strategy(replicas, &watch);
-        let on_device = results(&device, moved).unwrap();
+        let on_device = results(&device, |tensor, _| moved(tensor)).unwrap();
         let spaces = on_device.iter().filter(|tensor| tensor.space() == DEVICE).count();
         // Of each replica eight, and the four of calls outside of the run.
         assert_eq!(spaces, replicas * 8 + 4);

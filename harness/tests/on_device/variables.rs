@@ -2,7 +2,7 @@
 
 use super::{
     calls::of,
-    driver::{any_elements, digits, on_a_driver, on_cpus, on_gpu, sharing},
+    driver::{any_elements, digits, on_a_driver, on_cpus, sharing},
 };
 use consonance::{
     CentralStorageStrategy, DType, Error, IndexedSlices, MirroredStrategy, OneDeviceStrategy, PerReplica, ReduceOp,
@@ -78,15 +78,17 @@ fn a_training_on_two_gpus_or_beside_parameters_elsewhere_has_the_bits_of_the_hos
         assert_eq!(digits(&train(&central).unwrap()), expected);
         assert_eq!(digits(&train(&on_host(3, "cuda:1")).unwrap()), expected);
         let mirrored = MirroredStrategy::new(["cuda:0", "cuda:1", "cuda:1.1"]).unwrap();
-        let found = digits(&train(&mirrored).unwrap());
-        assert_eq!(found, digits(&train(&on_cpus(3)).unwrap()));
+        let expected = digits(&train(&on_cpus(3)).unwrap());
+        assert_eq!(digits(&train(&mirrored).unwrap()), expected);
+        for devices in [["cpu:0", "cuda:0", "cuda:1"], ["cuda:1", "cpu:0", "cpu:1"]] {
+            let mixed = MirroredStrategy::new(devices).unwrap();
+            assert_eq!(digits(&train(&mixed).unwrap()), expected, "{devices:?}");
+        }
     });
 }
 
-/// The engine is one of messages, since the library's own take processors alone or GPUs alone.
 fn mixed() -> Strategy {
-    let strategy = MirroredStrategy::builder(["cpu:0", "cuda:0"]);
-    strategy.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build().unwrap().into()
+    MirroredStrategy::new(["cpu:0", "cuda:0"]).unwrap().into()
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn sums_and_differences_of_every_type_have_the_bits_of_the_host() {
             let changes: [fn(&Variable, Tensor) -> Result<()>; 2] =
                 [|variable, x| variable.assign_add(x), |variable, x| variable.assign_sub(x)];
             for (seed, change) in (2..).zip(changes) {
-                match (change(&host, elements(seed)), change(&device, on_gpu(&elements(seed)))) {
+                match (change(&host, elements(seed)), change(&device, elements(seed).to("cuda:0").unwrap())) {
                     (Ok(()), Ok(())) => {}
                     (Err(Error::InvalidCall { argument: expected, .. }), Err(Error::InvalidCall { argument, .. })) => {
                         assert_eq!((argument, dtype), (expected, DType::Bool));

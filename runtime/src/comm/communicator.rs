@@ -62,6 +62,9 @@ pub struct Communicator {
     pub(super) late: Option<Error>,
     /// Whether the error of an earlier call is told after the calls that follow.
     defers: bool,
+    /// Whether some ranks are on the host and others on GPUs: then a value may lie in another
+    /// memory on each rank.
+    pub(crate) mixes_memory: bool,
 }
 
 impl Communicator {
@@ -113,7 +116,16 @@ impl Communicator {
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let (part_timeout, profiled) = (configuration.timeout, profile::is_on());
-        Communicator { engine, configuration, profiled, part_timeout, asks: None, late: None, defers: false }
+        Communicator {
+            engine,
+            configuration,
+            profiled,
+            part_timeout,
+            asks: None,
+            late: None,
+            defers: false,
+            mixes_memory: false,
+        }
     }
 
     /// Returns this rank, counted from 0.
@@ -387,6 +399,7 @@ impl Communicator {
         let Some(engine) = engine else { return self.hear(Ok(())).map(|()| None) };
         let mut part = Communicator::on(engine, Configuration { timeout: self.part_timeout, ..self.configuration });
         part.asks = self.asks.clone();
+        part.mixes_memory = self.mixes_memory;
         // An error instead of the new group would end that for all its ranks.
         part.late = self.late.take().or_else(|| self.engine.late_error());
         Ok(Some(part))

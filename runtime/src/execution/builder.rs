@@ -167,8 +167,8 @@ impl<S> Builder<S> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`] for an empty list of devices, a device that does not exist, one that
-    /// is listed twice, processors beside GPUs, fewer grains than replicas, or static shapes with
-    /// variables on a parameter device.
+    /// is listed twice, fewer grains than replicas, or static shapes with variables on a parameter
+    /// device.
     pub fn build(self) -> Result<S> {
         let (devices, placement) = (check_devices(self.name, self.devices?)?, self.placement?);
         // Variables of a strategy with one device may be on that device only.
@@ -176,9 +176,6 @@ impl<S> Builder<S> {
         if self.static_shapes.is_some() && is_apart {
             let expected = "a strategy with variables on each replica, as on a TPU";
             return Err(Error::invalid(self.name, "static_shapes", expected, "variables on a parameter device"));
-        }
-        if self.engines.make.is_none() {
-            device::check_kinds(self.name, &devices)?;
         }
         let replicas = self.workers.as_ref().map_or(devices.len(), |workers| workers.num_replicas());
         self.common.check_grains(self.name, replicas)?;

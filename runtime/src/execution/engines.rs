@@ -8,6 +8,7 @@ use crate::{
         engine::{self, Engine},
         options::Configuration,
     },
+    device,
 };
 use consonance_spec::World;
 
@@ -62,6 +63,8 @@ impl Engines {
             let expected = format!("one for each of {replicas} replicas, in rank order");
             return Err(Error::invalid(call, "engines", expected, format!("{worlds:?}")));
         }
-        Ok(engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect())
+        let mut all: Vec<_> = engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect();
+        all.iter_mut().for_each(|communicator| communicator.mixes_memory = device::are_mixed(devices));
+        Ok(all)
     }
 }

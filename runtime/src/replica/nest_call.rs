@@ -62,6 +62,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             None => NestSignature::new(leaves, &ragged),
             Some(_) => NestSignature::of_static_shapes(leaves),
         };
+        let outline = if communicator.mixes_memory { outline.in_any_memory() } else { outline };
         let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
         let digest = contract.as_ref().map_or(digest, |contract| contract.sign(digest));
         NestCall {
@@ -146,13 +147,14 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
         if let [Leaf { value: Value::Dense(tensor), .. }] = leaves {
             return self.all_reduce(op, tensor);
         }
-        // Only tensors in host memory are packed.
+        // Only tensors in host memory are packed, and only if they lie there on all ranks.
+        let packs = !self.communicator.mixes_memory;
         let (mut tensors, mut unpacked, mut sparse) = (Vec::new(), Vec::new(), Vec::new());
         for leaf in leaves {
             match &mut leaf.value {
                 Value::Dense(tensor) => match tensor.space() {
-                    Space::Host => tensors.push(tensor),
-                    Space::Cuda(_) => unpacked.push(tensor),
+                    Space::Host if packs => tensors.push(tensor),
+                    Space::Host | Space::Cuda(_) => unpacked.push(tensor),
                 },
                 Value::Sparse(slices) => sparse.push(slices),
             }

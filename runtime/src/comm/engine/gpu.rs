@@ -2,8 +2,8 @@
 //!
 //! The ranks meet on an engine of host memory: it compares their calls, bounds their waits and
 //! names the culprit. An all-reduce between replicas of one GPU is a kernel that reads all their
-//! values there and writes all results. Every other call, and every call between several GPUs, is
-//! made on copies in host memory. Both have the bits of the host.
+//! values there and writes all results. Every other call, and every call between several GPUs or
+//! with ranks on the host, is made on copies in host memory. Both have the bits of the host.
 //!
 //! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
 //! comes after all that any rank had enqueued before it.
@@ -41,12 +41,18 @@ pub(crate) struct OnGpu {
 }
 
 impl OnGpu {
-    /// Makes the engines of ranks on these GPUs, one each, which meet on `ranks`.
-    pub(super) fn group(ranks: Vec<Box<dyn Engine>>, gpus: Vec<Arc<Gpu>>) -> Vec<Box<dyn Engine>> {
-        let is_together = gpus.iter().all(|gpu| Arc::ptr_eq(gpu, &gpus[0])) && gpus.len() <= Gpu::MOST_SOURCES;
+    /// Makes the engines of ranks, which meet on `ranks`: each is on a GPU or on the host.
+    pub(super) fn group(ranks: Vec<Box<dyn Engine>>, gpus: Vec<Option<Arc<Gpu>>>) -> Vec<Box<dyn Engine>> {
+        let is_first = |gpu: &Option<Arc<Gpu>>| {
+            gpu.as_ref().zip(gpus[0].as_ref()).is_some_and(|(gpu, first)| Arc::ptr_eq(gpu, first))
+        };
+        let is_together = gpus.iter().all(is_first) && gpus.len() <= Gpu::MOST_SOURCES;
         let timeout = crate::CommunicationOptions::new().configuration().timeout;
         let closed = is_together.then(Arc::default);
-        let on = |(ranks, gpu)| Box::new(OnGpu { ranks, gpu, closed: closed.clone(), timeout }) as Box<dyn Engine>;
+        let on = |(ranks, gpu): (Box<dyn Engine>, Option<Arc<Gpu>>)| match gpu {
+            Some(gpu) => Box::new(OnGpu { ranks, gpu, closed: closed.clone(), timeout }),
+            None => ranks,
+        };
         ranks.into_iter().zip(gpus).map(on).collect()
     }
 

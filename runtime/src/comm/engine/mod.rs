@@ -304,7 +304,7 @@ pub trait Engine: Send {
 }
 
 /// Makes the engines of replicas that are all in this process, one for each of these devices, in
-/// rank order. The devices are [of one kind](device::check_kinds).
+/// rank order.
 ///
 /// # Errors
 /// Those of [`device::open`].
@@ -314,9 +314,8 @@ pub(crate) fn local(
     configuration: Configuration,
 ) -> Result<Vec<Box<dyn Engine>>> {
     let ranks = Host::group(call, devices.len(), configuration)?;
-    let Some(gpus) = devices.iter().map(|device| device.gpu()).collect::<Option<Vec<_>>>() else { return Ok(ranks) };
-    let gpus = gpus.into_iter().map(|gpu| device::open(call, gpu)).collect::<Result<_>>()?;
-    Ok(OnGpu::group(ranks, gpus))
+    let gpu = |device: &Device| device.gpu().map(|gpu| device::open(call, gpu)).transpose();
+    Ok(OnGpu::group(ranks, devices.iter().map(gpu).collect::<Result<_>>()?))
 }
 
 /// The report of an engine about itself and its last call.

@@ -88,6 +88,12 @@ impl NestSignature {
         signature
     }
 
+    /// Returns the same signature of values in any memory.
+    pub(crate) fn in_any_memory(mut self) -> NestSignature {
+        self.0.iter_mut().for_each(|(_, spec)| spec.on_device = false);
+        self
+    }
+
     /// Returns the one signature of values that differ in sizes along axis 0 only: with the largest
     /// of those sizes. `None` if there are no values.
     pub(crate) fn padded(values: &[NestSignature]) -> Option<NestSignature> {
