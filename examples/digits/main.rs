@@ -224,10 +224,6 @@ fn run(options: &Options) -> Result<bool> {
 /// Returns the replicas between which gradients travel.
 fn between(options: &Options) -> Result<Between<'_>> {
     if !options.device.is_empty() {
-        let gpu = options.device.iter().find(|device| matches!(device, Device::Cuda { .. }));
-        if let (Some(gpu), Some(grains)) = (gpu, options.grains) {
-            return Err(Error::other(format!("--grains {grains} takes devices of processors, and {gpu} is a GPU")));
-        }
         return Ok(Between::Devices(&options.device));
     }
     Ok(match MultiWorkerMirroredStrategy::from_environment()?.cluster_resolver().cluster_spec().is_empty() {

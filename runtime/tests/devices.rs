@@ -1,8 +1,6 @@
 //! Tensors in the memory of a device: they reach an engine as they are, and a computation on the
 //! host refuses them.
 
-mod fields;
-
 use consonance::{
     CommunicationOptions, Communicator, Device, Error, IndexedSlices, MirroredStrategy, PerReplica, ReduceOp, Result,
     Tensor, Variable, World, dataset,
@@ -10,11 +8,9 @@ use consonance::{
         Abort, AbortHandle, Call, Configuration, DeviceMemory, Engine, Failure, Kind, Memory, Reason, Role, Service,
         Signature, Space,
     },
-    training::Gradients,
 };
 use consonance_kernels::memory::pretended;
 use consonance_spec::DType;
-use fields::{found, refusal};
 use std::sync::{Arc, Mutex};
 
 const DEVICE: Space = Space::Cuda(0);
@@ -93,14 +89,10 @@ fn engine(rank: usize, size: usize, seen: &Seen) -> Box<dyn Engine> {
 }
 
 fn strategy(replicas: usize, seen: &Seen) -> MirroredStrategy {
-    with_grains(replicas, replicas, seen)
-}
-
-fn with_grains(grains: usize, replicas: usize, seen: &Seen) -> MirroredStrategy {
     let seen = seen.clone();
     let engines =
         move |devices: &[Device], _: &Role| Ok((0..replicas).map(|rank| engine(rank, devices.len(), &seen)).collect());
-    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).grains(grains).engines(engines).build().unwrap()
+    MirroredStrategy::builder((0..replicas).map(Device::Cpu)).engines(engines).build().unwrap()
 }
 
 fn tensor(elements: [f32; 4]) -> Tensor {
@@ -124,22 +116,6 @@ fn a_tensor_on_a_device_is_reduced_where_it_lies() {
     assert_eq!(own.to_host().unwrap().as_slice::<f32>().unwrap(), [5.0, 6.0, 7.0, 8.0]);
     let in_place = (None, DEVICE);
     assert_eq!(*seen.lock().unwrap(), [in_place, (Some(DEVICE), DEVICE), (None, Space::Host)]);
-}
-
-#[test]
-fn grains_and_passes_in_the_memory_of_a_device_are_refused() {
-    let run = with_grains(2, 1, &Seen::default()).run(|replica| {
-        let added = replica.accumulator("sum")?.add(tensor([1.0; 4])).expect_err("a grain on a device");
-        let mut gradients = Gradients::sum();
-        let passed = gradients.accumulate(replica, |pass| pass.push(tensor([1.0; 4])));
-        assert_eq!(gradients.passes(), 0);
-        Ok([added, passed.expect_err("a pass on a device")])
-    });
-    let errors = run.unwrap().into_values().swap_remove(0);
-    assert_eq!(errors.each_ref().map(|error| refusal(error).0), ["NestAccumulator::add", "Pass::push"]);
-    for error in &errors {
-        assert_eq!((refusal(error).1, found(error)), ("tensor", &*format!("f32[2, 2] in memory of {DEVICE}")));
-    }
 }
 
 #[test]
@@ -200,7 +176,6 @@ fn a_computation_on_the_host_refuses_a_tensor_on_a_device() {
     }
     refused(x.as_slice::<f32>());
     refused(x.clone().as_mut_slice::<f32>());
-    refused(strategy.reduce("sum", &PerReplica::new(vec![x.clone()]), 0));
     let variable = strategy.scope(|| Variable::builder(|| Tensor::zeros(DType::F32, [2, 2])).build()).unwrap();
     refused(variable.assign(x.clone()));
     refused(variable.assign_add(x.clone()));

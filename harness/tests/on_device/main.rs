@@ -3,5 +3,6 @@
 mod calls;
 mod driver;
 mod gpu;
+mod host_copies;
 mod pretended;
 mod variables;

@@ -62,9 +62,8 @@ pub struct Communicator {
     pub(super) late: Option<Error>,
     /// Whether the error of an earlier call is told after the calls that follow.
     defers: bool,
-    /// Whether some ranks are on the host and others on GPUs: then a value may lie in another
-    /// memory on each rank.
-    pub(crate) mixes_memory: bool,
+    /// Whether some ranks are on the host and others on GPUs.
+    pub(crate) mixed: bool,
 }
 
 impl Communicator {
@@ -116,16 +115,8 @@ impl Communicator {
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let (part_timeout, profiled) = (configuration.timeout, profile::is_on());
-        Communicator {
-            engine,
-            configuration,
-            profiled,
-            part_timeout,
-            asks: None,
-            late: None,
-            defers: false,
-            mixes_memory: false,
-        }
+        let (asks, late, defers, mixed) = (None, None, false, false);
+        Communicator { engine, configuration, profiled, part_timeout, asks, late, defers, mixed }
     }
 
     /// Returns this rank, counted from 0.
@@ -236,12 +227,10 @@ impl Communicator {
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedMemory<T>> {
         match self.engine.alloc(Space::Host, T::DTYPE, count)? {
             Memory::Host(memory) => Ok(SharedMemory::new(memory)),
-            Memory::Device(memory) => Err(Error::invalid(
-                "Communicator::alloc",
-                "engine",
-                "memory of the host from it",
-                format!("{memory:?}"),
-            )),
+            Memory::Device(memory) => {
+                let expected = "memory of the host from it";
+                Err(Error::invalid("Communicator::alloc", "engine", expected, format!("{memory:?}")))
+            }
         }
     }
 
@@ -399,7 +388,7 @@ impl Communicator {
         let Some(engine) = engine else { return self.hear(Ok(())).map(|()| None) };
         let mut part = Communicator::on(engine, Configuration { timeout: self.part_timeout, ..self.configuration });
         part.asks = self.asks.clone();
-        part.mixes_memory = self.mixes_memory;
+        part.mixed = self.mixed;
         // An error instead of the new group would end that for all its ranks.
         part.late = self.late.take().or_else(|| self.engine.late_error());
         Ok(Some(part))

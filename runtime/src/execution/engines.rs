@@ -64,7 +64,7 @@ impl Engines {
             return Err(Error::invalid(call, "engines", expected, format!("{worlds:?}")));
         }
         let mut all: Vec<_> = engines.into_iter().map(|engine| Communicator::on(engine, configuration)).collect();
-        all.iter_mut().for_each(|communicator| communicator.mixes_memory = device::are_mixed(devices));
+        all.iter_mut().for_each(|communicator| communicator.mixed = device::are_mixed(devices));
         Ok(all)
     }
 }

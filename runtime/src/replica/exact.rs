@@ -1,6 +1,6 @@
 //! Exact reductions of nests over replicas, and along axes.
 
-use super::nest_call::NestCall;
+use super::{host_copies::on_host, nest_call::NestCall};
 use crate::{
     Axes, Communicator, Nest, ReduceOp, ReplicaContext, Result, Tensor,
     comm::exact::Ends,
@@ -23,8 +23,8 @@ impl ReplicaContext<'_> {
     ///
     /// # Errors
     /// As [`all_reduce`](ReplicaContext::all_reduce), and [`Error::InvalidCall`] for operations
-    /// other than sum and mean, elements other than f32 and f64, axes out of range,
-    /// [`IndexedSlices`](crate::IndexedSlices), and elements in the memory of a device.
+    /// other than sum and mean, elements other than f32 and f64, axes out of range, and
+    /// [`IndexedSlices`](crate::IndexedSlices).
     ///
     /// [`Error::InvalidCall`]: crate::Error::InvalidCall
     ///
@@ -42,14 +42,18 @@ impl ReplicaContext<'_> {
         let (call, kind, axes) = ("ReplicaContext::all_reduce_exact", kind::ALL_REDUCE_EXACT, axis.into());
         self.require(call)?;
         let mut leaves = nest::take(&mut value);
-        let checked = self.reduced_op(call, op).and_then(|op| check_leaves(call, op, &leaves, &axes));
-        let op = self.or_refuse(kind, checked)?;
+        let checked = self.reduced_op(call, op).and_then(|op| {
+            let origin = on_host(&mut leaves)?;
+            check_leaves(call, op, &leaves, &axes).map(|op| (op, origin))
+        });
+        let (op, origin) = self.or_refuse(kind, checked)?;
         let options = self.strategy().options();
         self.refuse_nan(call, kind, &leaves, &options)?;
         let mut session = self.session(kind, &leaves, axes.clone(), &options);
         let reduced = session.all_reduce_exact(call, op, &mut leaves, &axes);
         self.by_rule(REDUCED_SHAPE, reduced)?;
         drop(session);
+        origin.take_back(&self.held(), &mut leaves)?;
         self.put(call, value, leaves)
     }
 }

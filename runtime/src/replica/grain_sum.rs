@@ -1,7 +1,7 @@
 //! The contributions of a replica that has several, each a nest: combined as they come, and then
 //! with those of the other replicas.
 
-use super::{earlier_contributions::Run, nest_call::check_leaves, packed_sums::PackedSums};
+use super::{earlier_contributions::Run, host_copies::on_host, nest_call::check_leaves, packed_sums::PackedSums};
 use crate::{
     Axes, CommunicationOptions, Error, ReduceOp, ReplicaContext, Result,
     replica::verification::first_nan,
@@ -63,9 +63,10 @@ impl GrainSum {
     }
 
     /// Adds the next contribution: each one but the last.
-    pub(crate) fn add(&mut self, call: &'static str, replica: &ReplicaContext<'_>, leaves: &[Leaf]) -> Result<()> {
+    pub(crate) fn add(&mut self, call: &'static str, replica: &ReplicaContext<'_>, leaves: &mut [Leaf]) -> Result<()> {
         self.place.require_more(call, self.added)?;
         let options = replica.strategy().options();
+        on_host(leaves)?;
         self.prepare(call, replica, leaves, &options)?.add(leaves)?;
         if options.verifies() {
             self.nan = first_nan(leaves).into_iter().chain(self.nan).min();
@@ -84,11 +85,12 @@ impl GrainSum {
     ) -> Result<()> {
         let options = replica.strategy().options();
         let is_whole = self.place.require_all(call, self.added);
-        let checked = is_whole.and_then(|()| self.prepare(call, replica, leaves, &options).map(|_| ()));
-        replica.or_refuse(Kind::AllReduce, checked)?;
+        let copied = is_whole.and_then(|()| on_host(leaves));
+        let checked = copied.and_then(|origin| self.prepare(call, replica, leaves, &options).map(|_| origin));
+        let origin = replica.or_refuse(Kind::AllReduce, checked)?;
         let done = self.combine(call, replica, leaves, &options);
         self.clear();
-        done
+        done.and_then(|()| origin.take_back(&replica.held(), leaves))
     }
 
     fn combine(
@@ -116,7 +118,6 @@ impl GrainSum {
         options: &CommunicationOptions,
     ) -> Result<&mut PackedSums> {
         check_leaves(call, self.op, leaves)?;
-        leaves.iter().try_for_each(|leaf| leaf.require_host(call))?;
         let outline = NestSignature::new(leaves, &Axes::default());
         let difference = self.room.as_ref().and_then(|(known, _)| known.difference(&outline));
         if let Some((path, expected, found)) = difference {

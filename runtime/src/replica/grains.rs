@@ -145,9 +145,10 @@ impl<N: Nest> NestAccumulator<'_, N> {
     ///
     /// # Errors
     /// [`Error::InvalidCall`](crate::Error::InvalidCall) after the last grain but one, for a nest
-    /// with another structure, dtype or shape than those before, on which the operation is not
-    /// defined, or with a tensor in the memory of a device. The accumulator is as before. The other
-    /// replicas are not told. [`Error::System`](crate::Error::System) if the system has no memory.
+    /// with another structure, dtype or shape than those before, or on which the operation is not
+    /// defined. The accumulator is as before. The other replicas are not told.
+    /// [`Error::System`](crate::Error::System) if the system has no memory, or a device cannot be
+    /// read.
     ///
     /// ```
     /// use consonance::{Error, OneDeviceStrategy};
@@ -165,7 +166,7 @@ impl<N: Nest> NestAccumulator<'_, N> {
     pub fn add(&mut self, mut value: N) -> Result<()> {
         self.replica.require(ADD)?;
         let id = self.replica.replica_id_in_sync_group();
-        self.sum.add(ADD, self.replica, &nest::take(&mut value)).map_err(|error| error.of_replica(id))
+        self.sum.add(ADD, self.replica, &mut nest::take(&mut value)).map_err(|error| error.of_replica(id))
     }
 
     /// Combines the nests of all grains: those that were added on each replica, and `last`, that of

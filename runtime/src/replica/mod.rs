@@ -7,6 +7,7 @@ pub(crate) mod earlier_contributions;
 pub(crate) mod exact;
 pub(crate) mod grain_sum;
 mod grains;
+pub(crate) mod host_copies;
 mod merge;
 pub(crate) mod nest_call;
 pub(crate) mod overlap;

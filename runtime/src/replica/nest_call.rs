@@ -62,7 +62,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             None => NestSignature::new(leaves, &ragged),
             Some(_) => NestSignature::of_static_shapes(leaves),
         };
-        let outline = if communicator.mixes_memory { outline.in_any_memory() } else { outline };
+        let outline = if communicator.mixed { outline.in_any_memory() } else { outline };
         let digest = [code_of(kind).into(), ragged.digest()].into_iter().fold(outline.digest(), mix);
         let digest = contract.as_ref().map_or(digest, |contract| contract.sign(digest));
         NestCall {
@@ -148,7 +148,7 @@ impl<C: DerefMut<Target = Communicator>> NestCall<C> {
             return self.all_reduce(op, tensor);
         }
         // Only tensors in host memory are packed, and only if they lie there on all ranks.
-        let packs = !self.communicator.mixes_memory;
+        let packs = !self.communicator.mixed;
         let (mut tensors, mut unpacked, mut sparse) = (Vec::new(), Vec::new(), Vec::new());
         for leaf in leaves {
             match &mut leaf.value {

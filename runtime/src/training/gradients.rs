@@ -5,6 +5,7 @@ use crate::{
     replica::{
         earlier_contributions::Earlier,
         grain_sum::{Contributions, Counted},
+        host_copies::{Origin, on_host},
     },
     value::nest::{self, Leaf, NestSignature, Path},
 };
@@ -80,6 +81,9 @@ enum Target<'p, N> {
         buckets: &'p Buckets<'p>,
         pending: Vec<PendingNest<'p, N>>,
         earlier: vec::IntoIter<Earlier>,
+        /// The memories in which the gradients lay; `None` if no pass was before, so that they are
+        /// reduced where they lie.
+        origins: Option<Vec<Origin>>,
     },
 }
 
@@ -157,9 +161,9 @@ impl Gradients {
     ///
     /// # Errors
     /// The error of `backward`; [`Error::InvalidCall`] for a pass more than those before the last,
-    /// for gradients that have no sum, differ from those of the passes before, or lie in the memory
-    /// of a device, and for [`with_passes`](Gradients::with_passes) beside grains. The passes are
-    /// then as before the call.
+    /// for gradients that have no sum, or differ from those of the passes before, and for
+    /// [`with_passes`](Gradients::with_passes) beside grains; [`Error::System`] if a device cannot
+    /// be read. The passes are then as before the call.
     ///
     /// ```
     /// use consonance::{OneDeviceStrategy, training::Gradients};
@@ -244,12 +248,13 @@ impl Gradients {
         let place = replica.or_refuse(Kind::AllReduce, whole).inspect_err(|_| self.reset())?;
         let run = (!place.is_of_one_each(replica.num_replicas_in_sync())).then(|| place.run_of(self.op));
         let earlier = mem::take(&mut self.earlier).into_iter();
+        let origins = run.is_some().then(Vec::new);
         let reduced = replica.overlap_of(CommunicationOptions::new(), run, |buckets| {
-            let target = Target::Replicas { op: self.op, buckets, pending: Vec::new(), earlier };
+            let target = Target::Replicas { op: self.op, buckets, pending: Vec::new(), earlier, origins };
             let mut pass = Pass { known: self.known(), pushes: 0, target, waited: Duration::ZERO };
             let value = backward(&mut pass)?;
             pass.is_whole()?;
-            let Target::Replicas { pending, .. } = pass.target else { unreachable!("made above") };
+            let Target::Replicas { pending, origins, .. } = pass.target else { unreachable!("made above") };
             let start = Instant::now();
             let (mut gradients, mut earlier) = (Vec::with_capacity(pending.len()), Vec::new());
             for nest in pending {
@@ -259,11 +264,18 @@ impl Gradients {
             }
             let waited = pass.waited + start.elapsed();
             let communication = Communication { total: buckets.in_collectives(), waited };
-            Ok((Reduced { value, gradients, communication }, earlier))
+            Ok((Reduced { value, gradients, communication }, earlier, origins))
         });
-        let reduced = reduced.map(|(reduced, earlier)| {
+        let reduced = reduced.and_then(|(mut reduced, earlier, origins)| {
             self.earlier = earlier;
-            reduced
+            let origins = origins.into_iter().flatten();
+            let moved = reduced.gradients.iter_mut().zip(origins).filter(|(_, origin)| origin.is_on_device());
+            for (gradients, origin) in moved {
+                let mut leaves = nest::take(gradients);
+                origin.take_back(&replica.held(), &mut leaves)?;
+                gradients.put_leaves(&mut leaves.into_iter())?;
+            }
+            Ok(reduced)
         });
         self.reset();
         reduced
@@ -332,6 +344,11 @@ impl<N: Nest> Pass<'_, N> {
         let mut leaves = Vec::new();
         gradients.take_leaves(&Path::default().join(self.pushes), &mut leaves);
         leaves.iter().try_for_each(|leaf| leaf.check_op(PUSH, ReduceOp::Sum))?;
+        match &mut self.target {
+            Target::Passes(_) => drop(on_host(&mut leaves)?),
+            Target::Replicas { origins: Some(origins), .. } => origins.push(on_host(&mut leaves)?),
+            Target::Replicas { origins: None, .. } => {}
+        }
         let signature = NestSignature::new(&leaves, &Axes::default());
         if let Some(known) = self.known {
             let nothing = NestSignature::new(&[], &Axes::default());
@@ -342,11 +359,10 @@ impl<N: Nest> Pass<'_, N> {
         }
         match &mut self.target {
             Target::Passes(pushed) => {
-                leaves.iter().try_for_each(|leaf| leaf.require_host(PUSH))?;
                 pushed.leaves.append(&mut leaves);
                 pushed.signatures.push(signature);
             }
-            Target::Replicas { op, buckets, pending, earlier } => {
+            Target::Replicas { op, buckets, pending, earlier, .. } => {
                 let own = earlier.by_ref().take(leaves.len()).collect::<Vec<_>>().into_iter();
                 let nest = nest::put(gradients, leaves).map_err(|error| error.of_call(PUSH))?;
                 pending.push(buckets.all_reduce_after(*op, nest, own)?);

@@ -8,7 +8,7 @@
 //! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
 //! comes after all that any rank had enqueued before it.
 
-use super::{AbortHandle, Engine, Explanation, Failure, Service, cannot};
+use super::{AbortHandle, Engine, Explanation, Failure, LeavesStep, Service, cannot};
 use crate::{
     Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
@@ -227,6 +227,14 @@ impl Engine for OnGpu {
             }
             call => self.staged(call, signature, name),
         }
+    }
+
+    fn has_leaves_step(&self) -> bool {
+        self.ranks.has_leaves_step()
+    }
+
+    fn reduce_leaves(&mut self, step: LeavesStep<'_>, signature: &Signature, name: Kind) -> Result<bool, Failure> {
+        self.ranks.reduce_leaves(step, signature, name)
     }
 
     fn refuse(&mut self, signature: &Signature, why: &str) -> Result<(), Failure> {

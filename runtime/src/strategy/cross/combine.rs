@@ -5,7 +5,7 @@
 use crate::{
     Axes, Axis, Communicator, Error, ReduceOp, Result, Strategy, Tensor,
     comm::engine::AllRanks,
-    replica::{exact, nest_call::NestCall, packed_sums::PackedSums},
+    replica::{exact, host_copies::on_host, nest_call::NestCall, packed_sums::PackedSums},
     value::{
         contract,
         nest::{Leaf, Value},
@@ -80,17 +80,25 @@ impl Strategy {
         let &Reduction { call, kind, op, axes, grains, .. } = reduction;
         let (rank, size, limit) = (communicator.rank(), communicator.size(), self.options().pack_limit());
         let of = grains.map_or(size, |dealt| dealt.of);
-        let prepared = own.iter().map(|leaves| prepare(call, op, leaves, axes, rank)).collect::<Result<Vec<_>>>();
+        let is_on_host = grains.is_some() || *axes != Axes::default();
+        let mut origin = None;
+        let prepared = own.iter().map(|leaves| {
+            let mut leaves = leaves.clone();
+            if is_on_host {
+                origin = Some(on_host(&mut leaves)?);
+            }
+            prepare(call, op, &leaves, axes, rank)
+        });
+        let prepared = prepared.collect::<Result<Vec<_>>>();
         let (prepared, removed): (Vec<_>, Vec<_>) = or_refuse(kind, communicator, prepared)?.into_iter().unzip();
         let (mut prepared, removed) = (prepared, removed.into_iter().next().unwrap_or_default());
         let mut sums = None;
         if of > size && !removed.iter().any(|removed| removed.contains(&true)) {
             let place = (op, partition::block(of, size, rank), of);
-            let held = prepared.iter().flatten().try_for_each(|leaf| leaf.require_host(call));
-            let made = held.and_then(|()| PackedSums::new(call, communicator, place, &prepared[0], limit));
+            let made = PackedSums::new(call, communicator, place, &prepared[0], limit);
             sums = Some(or_refuse(kind, communicator, made)?);
         }
-        let mut session = NestCall::new(kind, communicator, &own[0], axes.clone(), self.contract());
+        let mut session = NestCall::new(kind, &mut *communicator, &own[0], axes.clone(), self.contract());
         if grains.is_some() {
             session = session.with_contributions(of, None);
         }
@@ -111,7 +119,8 @@ impl Strategy {
                 }
             }
         }
-        Ok(last)
+        drop(session);
+        origin.map_or(Ok(()), |origin| origin.take_back(communicator, &mut last)).map(|()| last)
     }
 
     /// Reduces exactly over the replicas of all workers. `values` are the leaves of those of this
@@ -132,11 +141,13 @@ impl Strategy {
         let on_engine = |communicator: &mut Communicator| {
             let id = communicator.rank();
             let mut leaves = values[self.place(communicator)].clone();
-            let checked = exact::check_leaves(call, op, &leaves, axes).map_err(|error| error.of_replica(id));
-            or_refuse(kind, communicator, checked)?;
-            let mut session = NestCall::new(kind, communicator, &leaves, axes.clone(), self.contract());
+            let copied = on_host(&mut leaves);
+            let checked = copied.and_then(|origin| exact::check_leaves(call, op, &leaves, axes).map(|_| origin));
+            let origin = or_refuse(kind, communicator, checked.map_err(|error| error.of_replica(id)))?;
+            let mut session = NestCall::new(kind, &mut *communicator, &leaves, axes.clone(), self.contract());
             session.all_reduce_exact(call, op, &mut leaves, axes)?;
-            Ok(leaves)
+            drop(session);
+            origin.take_back(communicator, &mut leaves).map(|()| leaves)
         };
         let reduced = self.combine(call, REDUCED_SHAPE, at_once, on_engine);
         let hint = if self.contract().is_some() { "" } else { hint };
@@ -239,12 +250,6 @@ fn prepare(
             Value::Dense(tensor) => axes.resolve(call, &leaf.path, tensor.rank())?.unwrap_or_default(),
             Value::Sparse(_) => Vec::new(),
         };
-        if let Value::Dense(tensor) = &leaf.value
-            && removed.contains(&true)
-        {
-            // The host reduces along axes.
-            tensor.host().map_err(|error| error.of_replica(id))?;
-        }
         Ok((leaf, removed))
     });
     Ok(prepared.collect::<Result<Vec<_>>>()?.into_iter().unzip())

@@ -122,9 +122,9 @@ impl Strategy {
     /// With several workers every worker makes the call and gets the result.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for other grains than those of the replica, for values of a replica's
-    /// grains with different structures, dtypes or shapes, and, with several workers, for tensors
-    /// in the memory of a device; otherwise as [`reduce`](Strategy::reduce).
+    /// [`Error::InvalidCall`] for other grains than those of the replica, and for values of a
+    /// replica's grains with different structures, dtypes or shapes; otherwise as
+    /// [`reduce`](Strategy::reduce).
     ///
     /// ```
     /// use consonance::{Grains, MirroredStrategy, Tensor};
@@ -199,9 +199,8 @@ impl Strategy {
     ///
     /// # Errors
     /// As [`reduce`](Strategy::reduce), and [`Error::InvalidCall`] for operations other than sum
-    /// and mean, elements other than f32 and f64, [`IndexedSlices`](crate::IndexedSlices), and
-    /// elements in the memory of a device. Pass the tensor of
-    /// [`to_dense`](crate::IndexedSlices::to_dense) instead of rows.
+    /// and mean, elements other than f32 and f64, and [`IndexedSlices`](crate::IndexedSlices). Pass
+    /// the tensor of [`to_dense`](crate::IndexedSlices::to_dense) instead of rows.
     ///
     /// ```
     /// use consonance::{MirroredStrategy, PerReplica, Tensor};

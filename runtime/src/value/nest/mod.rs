@@ -136,15 +136,6 @@ impl Leaf {
         }
     }
 
-    /// Checks that the leaf lies in host memory.
-    pub(crate) fn require_host(&self, call: &'static str) -> Result<()> {
-        let is_there = match &self.value {
-            Value::Dense(tensor) => tensor.host().map(drop),
-            Value::Sparse(slices) => slices.values.host().and(slices.indices.host()).map(drop),
-        };
-        is_there.map_err(|error| error.of_call_named(call))
-    }
-
     /// Returns whether both are tensors with the same path, dtype and shape.
     pub(crate) fn is_like(&self, other: &Leaf) -> bool {
         match (&self.value, &other.value) {
