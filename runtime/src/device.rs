@@ -57,14 +57,20 @@ impl Device {
         }
     }
 
-    /// Returns one CPU device for each core that this process may use.
+    /// Returns the GPUs that the CUDA driver shows this process (`CUDA_VISIBLE_DEVICES` chooses
+    /// them). Without a driver or a GPU, returns one CPU device for each core that this process may
+    /// use.
     ///
     /// ```
     /// use consonance::Device;
-    /// assert_eq!(Device::all()[0], Device::Cpu(0));
+    /// let all = Device::all();
+    /// assert!([Device::Cpu(0), Device::Cuda { gpu: 0, logical: 0 }].contains(&all[0]));
     /// ```
     pub fn all() -> Vec<Device> {
-        (0..cores()).map(Device::Cpu).collect()
+        match Gpu::count() {
+            Ok(gpus) if gpus > 0 => (0..gpus).map(|gpu| Device::Cuda { gpu, logical: 0 }).collect(),
+            Ok(_) | Err(_) => (0..cores()).map(Device::Cpu).collect(),
+        }
     }
 }
 

@@ -143,6 +143,22 @@ fn a_tensor_of_one_device_moves_to_others_and_back() {
 }
 
 #[test]
+fn all_devices_are_the_gpus() {
+    on_a_driver("gpu::all_devices_are_the_gpus", "devices=2", || {
+        let strategy = MirroredStrategy::on_all_devices().unwrap();
+        let names: Vec<String> = strategy.worker_devices().iter().map(Device::to_string).collect();
+        assert_eq!(names, ["cuda:0.0", "cuda:1.0"]);
+    });
+}
+
+#[test]
+fn all_devices_are_processors_without_a_driver() {
+    on_a_driver("gpu::all_devices_are_processors_without_a_driver", ABSENT, || {
+        assert_eq!(Device::all().first(), Some(&Device::Cpu(0)));
+    });
+}
+
+#[test]
 fn unknown_devices_are_refused() {
     on_a_driver("gpu::unknown_devices_are_refused", "devices=2", || {
         for name in ["cuda:2", "gpu:0.1024", "cuda:01", "cuda:0.", "cuda:", "cuda:-1"] {

@@ -32,7 +32,8 @@ impl MirroredStrategy {
         Self::builder(devices).build()
     }
 
-    /// Makes a strategy with a replica on each device of this machine, that is on each core.
+    /// Makes a strategy with a replica on each of [all devices](Device::all): on each GPU, or
+    /// without one on each core.
     ///
     /// # Errors
     /// None on a machine with a core.
