@@ -6,3 +6,4 @@ mod gpu;
 mod host_copies;
 mod pretended;
 mod variables;
+mod workers;

@@ -55,13 +55,13 @@ pub struct Communicator {
     /// Whether calls are recorded for a profile.
     pub(super) profiled: bool,
     /// The timeout of groups that are split off.
-    part_timeout: Duration,
+    pub(super) part_timeout: Duration,
     /// The function that is asked while a call waits.
     pub(super) asks: Option<KeepWaiting>,
     /// The error of an earlier call, which the next call returns.
     pub(super) late: Option<Error>,
     /// Whether the error of an earlier call is told after the calls that follow.
-    defers: bool,
+    pub(super) defers: bool,
     /// Whether some ranks are on the host and others on GPUs.
     pub(crate) mixed: bool,
 }

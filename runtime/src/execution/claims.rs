@@ -13,15 +13,15 @@ use std::{
     time::Duration,
 };
 
-/// The numbers that a rank tells the others: its worker, the number of variables there, and the
-/// first rank and the number of the ranks of its process.
-pub(super) type Claim = [u64; 4];
+/// The numbers that a rank tells the others: its worker, the number of variables there, the first
+/// rank and the number of the ranks of its process, and whether it is on a GPU.
+pub(super) type Claim = [u64; 5];
 
 /// Tells the other ranks the claim of this one, and returns those of all. A collective.
-pub(super) fn tell(communicator: &mut Communicator, own: [usize; 4], common: &Common) -> Result<Vec<Claim>> {
+pub(super) fn tell(communicator: &mut Communicator, own: [usize; 5], common: &Common) -> Result<Vec<Claim>> {
     let describe = || common.lines();
     let agreement = Agreement { call: Some(kind::WORKERS), digest: common.digest(), describe: &describe };
-    let (own, mut all) = (own.map(|number| number as u64), vec![[0u64; 4]; communicator.size()]);
+    let (own, mut all) = (own.map(|number| number as u64), vec![[0u64; 5]; communicator.size()]);
     let (send, recv) = (Some(own.as_slice().into()), all.as_flattened_mut().into());
     communicator.execute(Call::AllGather { send, recv, counts: None }, &agreement)?;
     // No rank may fail before all have the data: it would abort the group while another worker
@@ -89,6 +89,8 @@ pub(super) struct Roles {
     pub(super) replicas: Vec<Range<usize>>,
     pub(super) worker: usize,
     pub(super) variables: u64,
+    /// Whether some ranks are on the host and others on GPUs.
+    pub(super) mixed: bool,
 }
 
 impl Roles {
@@ -112,7 +114,7 @@ impl Roles {
         }
         // Two processes may claim to be the same worker. Every rank checks all claims, so all
         // refuse.
-        for &[worker, _, first, count] in claims {
+        for &[worker, _, first, count, _] in claims {
             let own = first as usize..first.saturating_add(count) as usize;
             let all = &replicas[numbers.partition_point(|&other| other < worker)];
             if own != *all {
@@ -121,6 +123,7 @@ impl Roles {
             }
         }
         let variables = claims.iter().map(|&[_, variables, ..]| variables).max().unwrap_or(0);
-        Ok(Roles { replicas, worker: numbers.partition_point(|&other| other < worker as u64), variables })
+        let mixed = claims.iter().any(|claim| claim[4] != claims[0][4]);
+        Ok(Roles { replicas, worker: numbers.partition_point(|&other| other < worker as u64), variables, mixed })
     }
 }

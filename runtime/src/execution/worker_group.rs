@@ -27,9 +27,12 @@ use super::{
     common_settings::{Common, next_group},
 };
 use crate::{
-    Communicator, Error, Result,
+    Communicator, Device, Error, Result,
     cluster::Majority,
-    comm::{engine::AbortHandle, options::Configuration},
+    comm::{
+        engine::{AbortHandle, OnGpu},
+        options::Configuration,
+    },
 };
 use consonance_kernels::group::Reason;
 use std::{
@@ -83,11 +86,11 @@ impl Workers {
     /// collective.
     pub(crate) fn meet(
         call: &'static str,
-        communicators: Vec<Communicator>,
+        (communicators, devices): (Vec<Communicator>, &[Device]),
         (worker, workers): (usize, usize),
         common: &Common,
     ) -> Result<Workers> {
-        let state = Mutex::new(GroupState::meet(call, communicators, (worker, workers), common, 0)?);
+        let state = Mutex::new(GroupState::meet(call, (communicators, devices), (worker, workers), common, 0)?);
         let workers = Workers { state, changed: Condvar::new() };
         workers.rouse();
         Ok(workers)
@@ -98,12 +101,12 @@ impl Workers {
     pub(crate) fn meet_again(
         &self,
         call: &'static str,
-        communicators: Vec<Communicator>,
+        (communicators, devices): (Vec<Communicator>, &[Device]),
         (worker, workers): (usize, usize),
         common: &Common,
     ) -> Result<()> {
         let variables = self.variables();
-        self.replace(GroupState::meet(call, communicators, (worker, workers), common, variables)?);
+        self.replace(GroupState::meet(call, (communicators, devices), (worker, workers), common, variables)?);
         Ok(())
     }
 
@@ -118,7 +121,7 @@ impl Workers {
         &self,
         call: &'static str,
         configuration: Configuration,
-        common: &Common,
+        (devices, common): (&[Device], &Common),
         majority: Majority,
     ) -> Result<()> {
         let home = self.take_all(call, configuration.timeout)?;
@@ -142,7 +145,8 @@ impl Workers {
             };
             // The first rank stands for the worker: a worker whose last reform failed has kept its
             // number, and others may have another by now.
-            tell(communicator, [first, variables as usize, first, count], common)
+            let on_gpu = devices[place].gpu().is_some().into();
+            tell(communicator, [first, variables as usize, first, count, on_gpu], common)
         });
         let first = communicators.first().map_or(0, Communicator::rank);
         match claims.and_then(|claims| Roles::new(call, &claims, first, None)) {
@@ -373,7 +377,7 @@ impl GroupState {
     /// See [`Workers::meet`]. `variables` is the number of variables of this worker.
     fn meet(
         call: &'static str,
-        mut communicators: Vec<Communicator>,
+        (communicators, devices): (Vec<Communicator>, &[Device]),
         (worker, workers): (usize, usize),
         common: &Common,
         variables: u64,
@@ -390,11 +394,13 @@ impl GroupState {
                 return Err(Error::invalid(call, format!("communicators[{place}]"), expected, found));
             }
         }
-        let own = [worker, variables as usize, first, count];
+        let mut communicators = OnGpu::place(call, communicators, devices)?;
+        let own = |device: &Device| [worker, variables as usize, first, count, device.gpu().is_some().into()];
         let claims: Vec<Result<Vec<Claim>>> = thread::scope(|scope| {
             let threads: Vec<_> = communicators
                 .iter_mut()
-                .map(|communicator| scope.spawn(move || tell(communicator, own, common)))
+                .zip(devices)
+                .map(|(communicator, device)| scope.spawn(move || tell(communicator, own(device), common)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().expect("a collective does not panic")).collect()
         });
@@ -403,8 +409,9 @@ impl GroupState {
         Ok(GroupState::new(communicators, Roles::new(call, &claims, worker, Some(workers))?))
     }
 
-    fn new(communicators: Vec<Communicator>, roles: Roles) -> GroupState {
-        let Roles { replicas, worker, variables } = roles;
+    fn new(mut communicators: Vec<Communicator>, roles: Roles) -> GroupState {
+        let Roles { replicas, worker, variables, mixed } = roles;
+        communicators.iter_mut().for_each(|communicator| communicator.mixed = mixed);
         let abort_handle = communicators[0].abort_handle();
         let home = communicators.into_iter().map(Some).collect();
         GroupState {

@@ -10,9 +10,9 @@
 
 use super::{AbortHandle, Engine, Explanation, Failure, LeavesStep, Service, cannot};
 use crate::{
-    Error, Mailbox, Result,
+    Communicator, Device, Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
-    device::address,
+    device::{self, address},
 };
 use consonance_kernels::{
     cuda::Gpu,
@@ -54,6 +54,27 @@ impl OnGpu {
             None => ranks,
         };
         ranks.into_iter().zip(gpus).map(on).collect()
+    }
+
+    /// Puts the ranks of a process on these devices, one each. They meet as before, also with ranks
+    /// of other processes. Ranks that reach the memory of their device stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`device::open`].
+    pub(crate) fn place(
+        call: &'static str,
+        communicators: Vec<Communicator>,
+        devices: &[Device],
+    ) -> Result<Vec<Communicator>> {
+        let placed = communicators.into_iter().zip(devices).map(|(communicator, device)| match device.gpu() {
+            Some(gpu) if !communicator.engine.reaches(device.space()) => {
+                let (gpu, timeout) = (device::open(call, gpu)?, communicator.configuration.timeout);
+                let engine = Box::new(OnGpu { ranks: communicator.engine, gpu, closed: None, timeout });
+                Ok(Communicator { engine, ..communicator })
+            }
+            Some(_) | None => Ok(communicator),
+        });
+        placed.collect()
     }
 
     /// Makes the error of the device's. The other ranks wait for this one, so the group ends.
@@ -213,6 +234,10 @@ impl Engine for OnGpu {
         space == Space::Host || space == self.gpu.space()
     }
 
+    fn begin_call(&mut self) {
+        self.ranks.begin_call();
+    }
+
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         if call.outside(|space| space == Space::Host).is_none() {
             return self.ranks.execute(call, signature, name);
@@ -287,6 +312,22 @@ impl Engine for OnGpu {
         self.ranks.next_generation()
     }
 
+    fn remaining(&mut self) -> Result<()> {
+        self.ranks.remaining()
+    }
+
+    fn formed(&mut self) {
+        self.ranks.formed();
+    }
+
+    fn waive_majority(&mut self) {
+        self.ranks.waive_majority();
+    }
+
+    fn reform(&mut self) -> Result<()> {
+        self.ranks.reform()
+    }
+
     fn renew(&mut self) -> Result<()> {
         // All ranks are here, and no call is under way.
         self.ranks.renew().inspect(|()| self.set_closed(false))
@@ -308,6 +349,10 @@ impl Engine for OnGpu {
 
     fn blame(&self, rank: usize) {
         self.ranks.blame(rank);
+    }
+
+    fn describe_silent(&self, ranks: &[usize]) -> Vec<Option<String>> {
+        self.ranks.describe_silent(ranks)
     }
 
     fn set_idle(&mut self, company: Range<usize>, idle: bool) {

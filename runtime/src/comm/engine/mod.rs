@@ -10,7 +10,7 @@ mod letters;
 mod lowered;
 
 pub use abort::{Abort, AbortHandle};
-use gpu::OnGpu;
+pub(crate) use gpu::OnGpu;
 pub(crate) use host::{AllRanks, Host};
 pub use leaves::LeavesStep;
 pub(crate) use leaves::{Gap, Known, gap};

@@ -196,14 +196,13 @@ impl MultiWorkerMirroredStrategy {
         #[cfg(target_os = "linux")]
         if let Some(processes) = &self.processes {
             let mut group = processes.lock().expect("nobody panics holding the group");
-            // Each worker can be lost once. More losses than workers mean that a peer corrupts
-            // shared memory or says what is false.
+            // Each worker can be lost once.
             let mut losses = workers.count();
             loop {
                 group.form_again(call, wait_for_replacements, majority)?;
-                match workers.meet_again(call, group.communicators(), group.place(), common) {
-                    // The loss is in the group just formed: form another one, at most once per
-                    // worker.
+                let communicators = (group.communicators(), self.worker_devices());
+                match workers.meet_again(call, communicators, group.place(), common) {
+                    // The loss is in the group just formed: form another one.
                     Err(error) if error.is_loss() && losses > 0 => losses -= 1,
                     met => return met,
                 }
@@ -213,7 +212,7 @@ impl MultiWorkerMirroredStrategy {
             let expected = "zero: the engines of this strategy take no replacements";
             return Err(Error::invalid(call, "wait_for_replacements", expected, format!("{wait_for_replacements:?}")));
         }
-        workers.reform(call, configuration, common, majority)
+        workers.reform(call, configuration, (self.worker_devices(), common), majority)
     }
 }
 
@@ -268,8 +267,8 @@ impl MultiWorkerBuilder {
     }
 
     /// Sets the devices of this worker's replicas, one each, as
-    /// [`MirroredStrategy::new`](crate::MirroredStrategy::new) takes them. This sets the number of
-    /// replicas, too.
+    /// [`MirroredStrategy::new`](crate::MirroredStrategy::new) takes them, GPUs too. This sets the
+    /// number of replicas.
     ///
     /// ```
     /// use consonance::{Device, MultiWorkerMirroredStrategy, TfConfigClusterResolver};
@@ -369,9 +368,7 @@ impl MultiWorkerBuilder {
     /// Makes the strategy. If the cluster has several workers, waits for the processes of all of
     /// them; they may start in any order, on one host or on several. See
     /// [`ProcessGroup`](crate::ProcessGroup). The replacement of a lost worker comes again if
-    /// another one is lost meanwhile.
-    ///
-    /// Tasks `ps` take no part, and the first worker says so on standard error.
+    /// another one is lost meanwhile. Tasks `ps` take no part: the first worker says so on stderr.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if this process is no worker of the cluster, if it has no replicas or
@@ -384,13 +381,10 @@ impl MultiWorkerBuilder {
         let devices = self.devices.clone().unwrap_or_else(|| Ok((0..self.replicas).map(Device::Cpu).collect()))?;
         let engines = Engines { role, make: self.make.take() };
         if !engines.role.is_shared() {
-            return self.build_with(devices.len(), None, engines);
-        }
-        if let Some(device) = devices.iter().find(|device| device.gpu().is_some() && engines.make.is_none()) {
-            let expected = "processors (GPUs of several workers are not in this version)";
-            return Err(Error::invalid(CALL, "devices", expected, device.to_string()));
+            return self.build_with(devices, None, engines);
         }
         if engines.are_of_processes() {
+            devices.iter().filter_map(|device| device.gpu()).try_for_each(|gpu| device::open(CALL, gpu).map(drop))?;
             return self.meet(devices.len(), engines);
         }
         let communicators = engines.communicators(CALL, &devices, self.options.configuration())?;
@@ -405,9 +399,13 @@ impl MultiWorkerBuilder {
             None => ProcessGroupBuilder::new(self.resolver.clone()),
         };
         let group = set(group.replicas(replicas))?;
-        let meet = |communicators, place| Workers::meet(CALL, communicators, place, &self.common);
+        let meet = |communicators: Vec<Communicator>, place| {
+            let devices = self.devices_of(communicators.len())?;
+            Workers::meet(CALL, (communicators, &devices), place, &self.common)
+        };
         let (group, workers) = group.options(self.options).join_and(meet)?;
-        let strategy = self.build_with(group.ranks().len(), Some(workers), engines)?;
+        let devices = self.devices_of(group.ranks().len())?;
+        let strategy = self.build_with(devices, Some(workers), engines)?;
         Ok(MultiWorkerMirroredStrategy { processes: Some(Arc::new(Mutex::new(group))), ..strategy })
     }
 
@@ -441,7 +439,6 @@ impl MultiWorkerBuilder {
     ///     assert_eq!((strategy.num_replicas_in_sync(), strategy.local_replicas()), (2, index..index + 1));
     ///
     ///     let ids = strategy.run(|replica| Ok(Tensor::from(replica.replica_id_in_sync_group() as i32)))?;
-    ///     assert_eq!(strategy.local_results(&ids), [Tensor::from(index as i32)]);
     ///     assert_eq!(strategy.reduce(ReduceOp::Sum, &ids, None)?, Tensor::from(1));
     ///     Ok(())
     /// }
@@ -461,23 +458,27 @@ impl MultiWorkerBuilder {
     }
 
     fn build_over(self, communicators: Vec<Communicator>, engines: Engines) -> Result<MultiWorkerMirroredStrategy> {
-        let replicas = communicators.len();
+        let devices = self.devices_of(communicators.len())?;
         let place = (engines.role.worker(), engines.role.workers().len().max(1));
-        let workers = Workers::meet(CALL, communicators, place, &self.common)?;
-        self.build_with(replicas, Some(workers), engines)
+        let workers = Workers::meet(CALL, (communicators, &devices), place, &self.common)?;
+        self.build_with(devices, Some(workers), engines)
     }
 
-    fn build_with(
-        self,
-        replicas: usize,
-        workers: Option<Workers>,
-        engines: Engines,
-    ) -> Result<MultiWorkerMirroredStrategy> {
-        let devices = self.devices.unwrap_or_else(|| Ok((0..replicas).map(Device::Cpu).collect()))?;
+    fn devices_of(&self, replicas: usize) -> Result<Vec<Device>> {
+        let devices = self.devices.clone().unwrap_or_else(|| Ok((0..replicas).map(Device::Cpu).collect()))?;
         if devices.len() != replicas {
             let expected = format!("{replicas} devices, one for each replica of this worker");
             return Err(Error::invalid(CALL, "devices", expected, format!("{} devices", devices.len())));
         }
+        Ok(devices)
+    }
+
+    fn build_with(
+        self,
+        devices: Vec<Device>,
+        workers: Option<Workers>,
+        engines: Engines,
+    ) -> Result<MultiWorkerMirroredStrategy> {
         let wrap = |strategy| MultiWorkerMirroredStrategy {
             strategy,
             #[cfg(target_os = "linux")]
@@ -493,7 +494,6 @@ impl fmt::Debug for MultiWorkerBuilder {
         f.debug_struct("MultiWorkerBuilder")
             .field("resolver", &self.resolver)
             .field("replicas", &self.replicas)
-            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
