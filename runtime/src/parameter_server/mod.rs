@@ -88,12 +88,15 @@ mod worker_state;
 mod declarations;
 mod reference;
 mod server;
+mod staged;
 mod tables;
 mod effect;
 mod update_function;
 mod link;
 mod message;
 mod failure;
+#[cfg(test)]
+mod explored;
 
 pub use argument::{Argument, PerWorker};
 pub use chief::LostWorker;

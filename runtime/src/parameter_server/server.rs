@@ -4,6 +4,7 @@ use super::{
     effect::{PartSpec, Piece, Write},
     link::Link,
     message::{self, Attempt},
+    staged::Staged,
     tables::parts,
     update_function::DeclaredUpdate,
     variable::Asked,
@@ -19,10 +20,7 @@ use consonance_kernels::{
     memory::HostMemory,
     shm::{Published, SharedFile},
 };
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The shards of a server, and the effects that have not committed.
 #[derive(Debug)]
@@ -34,18 +32,7 @@ pub(super) struct Server {
     slots: Vec<usize>,
     /// Excludes changes of shards from each other: an update function reads and writes.
     changes: Mutex<()>,
-    staged: Mutex<Staged>,
-}
-
-/// The effects that have not committed.
-#[derive(Debug, Default)]
-struct Staged {
-    /// Those of the newest attempt to run each closure. They commit when the chief says so, and are
-    /// forgotten when it commits another attempt or says that the closure has failed.
-    of: HashMap<u64, (u64, Vec<Piece>)>,
-    /// The number of the first attempt that may still commit. What one before it has left, or
-    /// brings later, is forgotten: its worker was taken for lost.
-    first: u64,
+    staged: Mutex<Staged<Vec<Piece>>>,
 }
 
 impl Server {
@@ -109,30 +96,20 @@ impl Server {
             message::STAGE => {
                 let attempt = Attempt::read(from)?;
                 let pieces = self.pieces(from)?;
-                let mut staged = self.lock();
-                // The request of an attempt that was given up may come after that of the next one.
-                let is_newest = staged.of.get(&attempt.number).is_none_or(|&(id, _)| id < attempt.id);
-                if is_newest && attempt.id >= staged.first {
-                    staged.of.insert(attempt.number, (attempt.id, pieces));
-                }
+                self.lock().stage(attempt, pieces);
             }
             message::COMMIT => {
                 let first = from.number()?;
                 while !from.is_empty() {
                     let attempt = Attempt::read(from)?;
-                    let staged = self.lock().of.remove(&attempt.number).filter(|&(id, _)| id == attempt.id);
-                    let (_, pieces) = staged.ok_or_else(|| malformed("the effects of a closure are not there"))?;
-                    self.apply(pieces)?;
+                    let pieces = self.lock().take(attempt);
+                    self.apply(pieces.ok_or_else(|| malformed("the effects of a closure are not there"))?)?;
                 }
-                let mut staged = self.lock();
-                if first > staged.first {
-                    staged.first = first;
-                    staged.of.retain(|_, &mut (id, _)| id >= first);
-                }
+                self.lock().forget_before(first);
             }
             message::FORGET => {
                 let attempt = Attempt::read(from)?;
-                self.lock().of.retain(|&number, &mut (id, _)| (number, id) != (attempt.number, attempt.id));
+                self.lock().forget(attempt);
             }
             message::APPLY => {
                 let pieces = self.pieces(from)?;
@@ -225,7 +202,7 @@ impl Server {
         Ok(memory)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Staged> {
+    fn lock(&self) -> MutexGuard<'_, Staged<Vec<Piece>>> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -347,9 +324,8 @@ mod tests {
             answered(&server, &request.into_bytes())
         };
         let left = || {
-            let mut left: Vec<(u64, u64)> = server.lock().of.iter().map(|(&number, &(id, _))| (number, id)).collect();
-            left.sort_unstable();
-            left
+            let attempts = server.lock().attempts();
+            attempts.into_iter().map(|attempt| (attempt.number, attempt.id)).collect::<Vec<_>>()
         };
         // Closure 0 runs as attempt 1, and again as 3; 2 is an attempt to run closure 1.
         stage(0, 3);
