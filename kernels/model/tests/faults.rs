@@ -184,6 +184,15 @@ fn waits_for_the_wrong_state_are_found() {
             "windows, death",
         ),
         (
+            "the dead at a link are taken to have left",
+            "group/state/ends.rs",
+            "let left = counters.left.load(",
+            1,
+            "links, death",
+        ),
+        ("an end of a link sleeps on", "group/mail/mailbox.rs", "awaits_mail.load(", -1, "links, death"),
+        ("a cell of a link is full too early", "group/mail/ring.rs", "cell.full.store(", 1, "links, death"),
+        (
             "a loss hides the abort",
             "group/state/ends.rs",
             "replaced.fetch_max(",

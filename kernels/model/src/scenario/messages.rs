@@ -20,13 +20,13 @@ const LONG: usize = 2 * CELL_BYTES / size_of::<u64>() + 1;
 /// Elements of a message that takes one cell, and whose send waits for its reader.
 const ONE_CELL: usize = CELL_BYTES / size_of::<u64>();
 
-type Outcome = Result<usize, MailFault>;
+pub(super) type Outcome = Result<usize, MailFault>;
 
 /// A request, and its buffer once it has ended.
-struct Request<'m>(&'m Mail, Arc<Mutex<Option<Outcome>>>);
+pub(super) struct Request<'m>(&'m Mail, Arc<Mutex<Option<Outcome>>>);
 
 impl Request<'_> {
-    fn wait(self) -> Outcome {
+    pub(super) fn wait(self) -> Outcome {
         let is_done = || self.1.lock().expect("no poison").is_some();
         assert!(
             self.0.wait(Some(1 - self.0.world().rank()), None, is_done),
@@ -40,7 +40,7 @@ fn message(rank: usize, number: usize, count: usize) -> Vec<u64> {
     (0..count).map(|index| value(rank, number, index)).collect()
 }
 
-fn send(mail: &Mail, number: usize, count: usize) -> Request<'_> {
+pub(super) fn send(mail: &Mail, number: usize, count: usize) -> Request<'_> {
     let (rank, outcome) = (mail.world().rank(), Arc::default());
     let told: Arc<Mutex<Option<Outcome>>> = Arc::clone(&outcome);
     let data: &[u64] = message(rank, number, count).leak();
@@ -61,7 +61,7 @@ fn begin_recv(mail: &Mail, number: usize, count: usize) -> (Request<'_>, *const 
 }
 
 /// Receives message `number`, and tests its data.
-fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
+pub(super) fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
     let from = 1 - mail.world().rank();
     let (request, start) = begin_recv(mail, number, count);
     let result = request.wait();
@@ -73,7 +73,7 @@ fn recv(mail: &Mail, number: usize, count: usize) -> Outcome {
     result
 }
 
-fn mail(endpoint: &mut Endpoint) -> Mail {
+pub(super) fn mail(endpoint: &mut Endpoint) -> Mail {
     endpoint.mail().unwrap()
 }
 

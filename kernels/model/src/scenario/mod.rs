@@ -9,11 +9,13 @@ mod windows;
 mod one_way;
 mod messages;
 mod letters;
+mod links;
 mod chains;
 mod versions;
 
 use self::{
-    chains::*, divided::*, exchanges::*, generations::*, letters::*, messages::*, one_way::*, versions::*, windows::*,
+    chains::*, divided::*, exchanges::*, generations::*, letters::*, links::*, messages::*, one_way::*, versions::*,
+    windows::*,
 };
 use crate::{
     fault::{self, Fault as Planted},
@@ -44,7 +46,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 61] = [
+pub const ALL: [Scenario; 62] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -103,6 +105,7 @@ pub const ALL: [Scenario; 61] = [
     Scenario { deaths: MESSAGE_DEATHS, ..scenario("messages, death", 1, messages_and_death) },
     scenario("letters", 2, letters),
     Scenario { deaths: LETTER_DEATHS, ..scenario("letters, death", 1, letters_and_death) },
+    Scenario { deaths: LINK_DEATHS, ..scenario("links, death", 0, links_and_death) },
     scenario("versions", 3, versions),
     scenario("chain of waits", 2, chain_of_waits),
     scenario("wake", 1, call_log),
