@@ -22,6 +22,7 @@ mod limits;
 mod corrupt_peer;
 mod reforms;
 mod servers;
+mod losses;
 mod datasets;
 #[cfg(feature = "checkpoint")]
 mod recoveries;
@@ -57,6 +58,7 @@ const PARTS: &[(&str, Part)] = &[
     ("corrupts", corrupt_peer::corrupts),
     ("obeys", reforms::obeys),
     ("serves", servers::serves),
+    ("loses_much", losses::loses_much),
     ("takes", datasets::takes),
     #[cfg(feature = "checkpoint")]
     ("recovers", recoveries::recovers),
