@@ -32,8 +32,9 @@ const TELLS: Duration = Duration::from_secs(10);
 /// With `--servers` it runs one job with parameter servers after another, with 1 to 3 workers and
 /// servers and in any order of effects. Workers are killed and replaced, workers and servers are
 /// stopped, servers are killed, and the chief recovers from a checkpoint. Every effect of a closure
-/// must be there once. Where the order of effects is fixed, all bits must be those of the same
-/// program, undisturbed on threads.
+/// must be there once. Between recoveries a worker must take each element of its data set once.
+/// Where the order of effects is fixed, all bits must be those of the same program, undisturbed on
+/// threads.
 #[derive(clap::Args)]
 pub(crate) struct Command {
     /// Duration of the soak in seconds

@@ -24,8 +24,8 @@ pub(super) struct Job {
     pub(super) shards: usize,
     /// The closures of a window; none for the order of arrival.
     pub(super) window: Option<NonZeroUsize>,
-    /// Whether closures take elements. Then no server is killed: data sets begin anew with a
-    /// recovery.
+    /// Whether closures take elements. Data sets begin anew with a recovery, so in some jobs no
+    /// server is killed.
     pub(super) takes: bool,
     pub(super) phases: Vec<Phase>,
 }
@@ -62,15 +62,16 @@ impl Job {
         let mut draw = Draw::new(seed, number);
         let mut up_to = |most: u64| 1 + draw.below(most) as usize;
         let (workers, servers, shards) = (up_to(3), up_to(3), up_to(4));
-        let window = NonZeroUsize::new(draw.below(9) as usize);
-        let takes = draw.below(2) == 0;
+        let window = if draw.below(3) == 0 { 0 } else { 1 + draw.below(8) };
+        let window = NonZeroUsize::new(window as usize);
+        let (takes, loses_servers) = (draw.below(2) == 0, draw.below(2) == 0);
         let phases = 1 + draw.below(3);
         let phase = |_| {
             let closures = 50 + draw.below(200);
             let faults = 1 + draw.below(4);
             let faults = (0..faults).map(|_| {
                 let after = Duration::from_micros(draw.below(SOON_US));
-                (after, Fault::draw(&mut draw, (workers, servers), takes))
+                (after, Fault::draw(&mut draw, (workers, servers), loses_servers))
             });
             Phase { closures, faults: faults.collect() }
         };
@@ -80,7 +81,7 @@ impl Job {
 }
 
 impl Fault {
-    fn draw(draw: &mut Draw, (workers, servers): (usize, usize), takes: bool) -> Fault {
+    fn draw(draw: &mut Draw, (workers, servers): (usize, usize), loses_servers: bool) -> Fault {
         let (worker, server) = (draw.below(workers as u64) as usize, draw.below(servers as u64) as usize);
         let soon = Duration::from_micros(draw.below(2 * SOON_US));
         match draw.below(8) {
@@ -88,7 +89,7 @@ impl Fault {
             3 if draw.below(LONG_ONES) == 0 => Fault::StopWorker(worker, LONG),
             3 | 4 => Fault::StopWorker(worker, soon),
             5 => Fault::StopServer(server, soon),
-            _ if takes => Fault::KillWorker(worker),
+            _ if !loses_servers => Fault::KillWorker(worker),
             _ => Fault::KillServer { server, is_replaced: draw.below(3) > 0 },
         }
     }
@@ -115,6 +116,13 @@ mod tests {
             count(|fault| matches!(fault, Fault::StopServer(..))),
         ];
         assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
-        assert!(all.iter().any(|job| job.window.is_none()) && all.iter().any(|job| job.window.is_some() && job.takes));
+        let kills_server = |job: &Job| {
+            let is_kill = |&(_, fault): &(Duration, Fault)| matches!(fault, Fault::KillServer { .. });
+            job.phases.iter().flat_map(|phase| &phase.faults).any(is_kill)
+        };
+        for (has_window, kills) in [(false, false), (false, true), (true, false), (true, true)] {
+            let is_one = |job: &Job| job.takes && job.window.is_some() == has_window && kills_server(job) == kills;
+            assert!(all.iter().any(is_one), "window: {has_window}, kills of servers: {kills}");
+        }
     }
 }

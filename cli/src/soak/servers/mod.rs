@@ -1,6 +1,7 @@
 //! `consonance soak --servers`: chiefs whose workers and servers are killed, stopped and replaced.
-//! Each effect of a closure happens once, and in windows all bits are those of the same program,
-//! undisturbed.
+//! Each effect of a closure happens once, also where closures take elements. Between recoveries a
+//! worker takes each of its elements once, from the first one on. In windows all bits are those of
+//! the same program, undisturbed.
 //!
 //! The parent plays the chief of a [`Job`] by a thread, and starts the workers and servers
 //! ([`ServerRole`]). When the chief begins a phase, it carries out the faults of the phase. After
@@ -127,7 +128,7 @@ fn disturbed(job: &Job, names: (u64, u64), checkpoint: &Path, done: &mut Jobs) -
     }
     let (phases, begun) = mpsc::channel();
     let resolver = TfConfigClusterResolver::from_text(&processes.config(0)).map_err(|error| error.to_string())?;
-    let (state, recoveries) = thread::scope(|scope| {
+    let (state, recovered) = thread::scope(|scope| {
         // Processes end with the thread that starts them, so that this one starts replacements.
         let chief = scope.spawn(move || chief(job, resolver, checkpoint, phases));
         let faults = processes.disturb(&begun, done);
@@ -136,9 +137,11 @@ fn disturbed(job: &Job, names: (u64, u64), checkpoint: &Path, done: &mut Jobs) -
         Ok::<_, String>(state)
     })?;
     let closures = job.phases.iter().map(|phase| phase.closures).sum();
-    state.check(job, closures)?;
+    let recoveries = recovered.iter().sum();
+    state.check(job, closures, recoveries)?;
     if job.window.is_some() {
-        let expected = undisturbed(job).map_err(|error| error.to_string())?;
+        let expected = undisturbed(job, &recovered, &checkpoint.with_extension("undisturbed"))
+            .map_err(|error| error.to_string())?;
         if state != expected {
             return Err(format!("the variables are {state:?}, and undisturbed {expected:?}"));
         }
@@ -148,37 +151,43 @@ fn disturbed(job: &Job, names: (u64, u64), checkpoint: &Path, done: &mut Jobs) -
 }
 
 /// Plays the chief. Says when each phase begins. Returns the variables at the end, and the number
-/// of recoveries.
+/// of recoveries in each phase and after them.
 fn chief(
     job: &Job,
     resolver: TfConfigClusterResolver,
     checkpoint: &Path,
     phases: Sender<usize>,
-) -> Outcome<(State, u64)> {
+) -> Outcome<(State, Vec<u64>)> {
     let program = Program::declare(job, limited(ParameterServerStrategy::builder(resolver)?))?;
-    let (mut recoveries, mut first) = (0, 0);
+    let (mut recovered, mut first) = (vec![0; job.phases.len() + 1], 0);
     program.save(checkpoint)?;
     for (number, phase) in job.phases.iter().enumerate() {
         // Without the parent there are no faults.
         let _ = phases.send(number);
         let numbers = first..first + phase.closures;
-        program.until_done(checkpoint, &mut recoveries, || {
+        program.until_done(checkpoint, &mut recovered[number], || {
             program.run(numbers.clone())?;
             program.save(checkpoint)
         })?;
         first = numbers.end;
     }
     drop(phases);
-    let state = program.until_done(checkpoint, &mut recoveries, || program.state())?;
-    Ok((state, recoveries))
+    let state = program.until_done(checkpoint, &mut recovered[job.phases.len()], || program.state())?;
+    Ok((state, recovered))
 }
 
-/// Returns the variables at the end of a job without faults, played by threads.
-fn undisturbed(job: &Job) -> Outcome<State> {
-    let program =
-        Program::declare(job, limited(ParameterServerStrategy::builder_of_threads(job.workers, job.servers)))?;
-    let mut first = 0;
-    for phase in &job.phases {
+/// Returns the variables at the end of a job without faults, played by threads. A phase in which
+/// there were recoveries begins with new ones, which take elements from the first one on.
+fn undisturbed(job: &Job, recovered: &[u64], checkpoint: &Path) -> Outcome<State> {
+    let declare =
+        || Program::declare(job, limited(ParameterServerStrategy::builder_of_threads(job.workers, job.servers)));
+    let (mut program, mut first) = (declare()?, 0);
+    for (phase, &recoveries) in job.phases.iter().zip(recovered) {
+        if recoveries > 0 {
+            program.save(checkpoint)?;
+            program = declare()?;
+            program.restore(checkpoint)?;
+        }
         program.run(first..first + phase.closures)?;
         first += phase.closures;
     }

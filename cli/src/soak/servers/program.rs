@@ -146,6 +146,10 @@ impl Program {
         checkpoint::save(checkpoint, self.named())
     }
 
+    pub(super) fn restore(&self, checkpoint: &Path) -> Result<()> {
+        checkpoint::restore(checkpoint, self.named())
+    }
+
     pub(super) fn state(&self) -> Result<State> {
         let Variables { total, table, floats, counts } = &self.variables;
         let floats: Vec<f32> = floats.read()?.into_vec()?;
@@ -164,11 +168,12 @@ impl Program {
 }
 
 impl State {
-    /// Checks that each effect of so many closures has happened once.
+    /// Checks that each effect of so many closures has happened once. A worker has taken a row of
+    /// elements, from the first one on, after each of so many recoveries and before them.
     ///
     /// # Errors
     /// In words, which has not.
-    pub(super) fn check(&self, job: &Job, closures: u64) -> std::result::Result<(), String> {
+    pub(super) fn check(&self, job: &Job, closures: u64, recoveries: u64) -> std::result::Result<(), String> {
         let (mut total, mut table) = (0, vec![0i64; 2 * ROWS]);
         for number in 0..closures {
             total += number as i64;
@@ -189,8 +194,8 @@ impl State {
             return Err(format!("{counted} elements are counted, and {taken} were taken"));
         }
         for (worker, counts) in self.counts.chunks(ELEMENTS).enumerate() {
-            if !counts.is_sorted_by(|before, after| before >= after) || counts[0] > 1 {
-                return Err(format!("worker {worker} has not taken each element once, from the first one on"));
+            if !counts.is_sorted_by(|before, after| before >= after) || counts[0] > 1 + recoveries as i64 {
+                return Err(format!("worker {worker} has not taken elements once each, from the first one on"));
             }
         }
         Ok(())
