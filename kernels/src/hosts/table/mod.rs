@@ -2,8 +2,9 @@
 //!
 //! One process [serves](serve) the table. Each process, that one too, [asks](look_up) for it over a
 //! connection: its *claim* says its rank, and the port at which it listens. When all ranks have
-//! asked, each gets the addresses of all, and the service ends. Until then it tells the others each
-//! second of the ranks that are missing. A connection that closes before takes its claim back.
+//! asked, each gets the addresses of all, and the service ends. Until then it tells each, at once
+//! and each second, of the ranks that are missing. A connection that closes before takes its claim
+//! back.
 
 mod question;
 mod service;

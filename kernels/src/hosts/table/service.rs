@@ -165,7 +165,9 @@ impl Service {
         match heard {
             Ok(claim) => {
                 self.callers[index].claim = Some(claim);
-                true
+                // At once: the process may not wait for long.
+                let missing = self.missing();
+                missing.is_empty() || say(&self.callers[index].stream, Word::Missing, &listed(&missing)).is_ok()
             }
             Err(why) => {
                 why.map(|why| say(&self.callers[index].stream, Word::Refusal, &why));
@@ -206,7 +208,7 @@ impl Service {
 
     fn tell(&mut self) {
         self.told = Instant::now();
-        let missing = self.missing().iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        let missing = listed(&self.missing());
         self.callers.retain(|caller| caller.claim.is_none() || say(&caller.stream, Word::Missing, &missing).is_ok());
     }
 
@@ -264,6 +266,11 @@ impl Caller {
 
 fn ip(address: io::Result<SocketAddr>) -> IpAddr {
     address.map_or(IpAddr::from([0, 0, 0, 0]), |at| at.ip().to_canonical())
+}
+
+/// Returns ranks as the service says them.
+fn listed(ranks: &[usize]) -> String {
+    ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn say(mut to: &TcpStream, word: Word, text: &str) -> io::Result<()> {
