@@ -68,9 +68,9 @@ struct Options {
     /// weights then have the bits of as many replicas, whatever the number of replicas is
     #[arg(short, long, value_name = "COUNT", value_parser = positive)]
     grains: Option<usize>,
-    /// Devices of the replicas, such as cuda:0.0,cuda:0.1 for two that share a GPU. The gradients
-    /// are reduced in the devices' memory; the network's own arithmetic is the host's
-    #[arg(short, long, value_name = "DEVICES", value_delimiter = ',', conflicts_with_all = ["workers", "replicas"])]
+    /// Devices of the replicas of each process, such as cuda:0.0,cuda:0.1 for two that share a GPU.
+    /// The gradients lie in the devices' memory; the network's own arithmetic is the host's
+    #[arg(short, long, value_name = "DEVICES", value_delimiter = ',', conflicts_with = "replicas")]
     device: Vec<Device>,
     /// Number of passes over all training digits
     #[arg(short, long, value_name = "COUNT", default_value_t = 30, value_parser = positive)]
@@ -223,12 +223,11 @@ fn run(options: &Options) -> Result<bool> {
 
 /// Returns the replicas between which gradients travel.
 fn between(options: &Options) -> Result<Between<'_>> {
-    if !options.device.is_empty() {
-        return Ok(Between::Devices(&options.device));
-    }
+    let Options { replicas, staging_bytes, device: devices, .. } = options;
     Ok(match MultiWorkerMirroredStrategy::from_environment()?.cluster_resolver().cluster_spec().is_empty() {
-        true => Between::Threads(options.replicas.map_or(2, NonZeroUsize::get)),
-        false => Between::Workers { replicas: options.replicas, staging_bytes: options.staging_bytes },
+        true if devices.is_empty() => Between::Threads(replicas.map_or(2, NonZeroUsize::get)),
+        true => Between::Devices(devices),
+        false => Between::Workers { replicas: *replicas, devices, staging_bytes: *staging_bytes },
     })
 }
 

@@ -31,9 +31,9 @@ pub(crate) enum Between<'a> {
     Devices(&'a [Device]),
     /// This many threads of this process, which send each other messages.
     Messages(usize),
-    /// The replicas of all workers, through shared memory. `replicas` is their number in this
-    /// worker; `None` takes the launcher's number.
-    Workers { replicas: Option<NonZeroUsize>, staging_bytes: usize },
+    /// The replicas of all workers, through shared memory. Those of this worker are on `devices`,
+    /// if there are some; else `replicas` is their number, and `None` takes the launcher's.
+    Workers { replicas: Option<NonZeroUsize>, devices: &'a [Device], staging_bytes: usize },
 }
 
 impl Travel<'_> {
@@ -60,10 +60,13 @@ impl Travel<'_> {
                 let builder = builder.options(options).pin_threads(self.pin);
                 Ok(builder.engines(|devices, _| Ok(consonance_messages::threads(devices.len()))).build()?.into())
             }
-            Between::Workers { replicas, staging_bytes } => {
+            Between::Workers { replicas, devices, staging_bytes } => {
                 let mut builder = MultiWorkerMirroredStrategy::from_environment()?.options(options);
                 if let Some(replicas) = replicas {
                     builder = builder.replicas(replicas.get());
+                }
+                if !devices.is_empty() {
+                    builder = builder.devices(devices.iter().copied());
                 }
                 if let Some(grains) = self.grains {
                     builder = builder.grains(grains);
@@ -96,9 +99,9 @@ impl Travel<'_> {
             Travel { bytes_per_pack: 1, implementation: one_shot, pin: !self.pin, overlap: Some(true), ..self },
             Travel { bytes_per_pack: 0, implementation: two_shot, pin: !self.pin, ..self },
         ];
-        if let Between::Workers { replicas, .. } = self.between {
+        if let Between::Workers { replicas, devices, .. } = self.between {
             for staging_bytes in [256 << 10, 4 << 20] {
-                variations.push(Travel { between: Between::Workers { replicas, staging_bytes }, ..self });
+                variations.push(Travel { between: Between::Workers { replicas, devices, staging_bytes }, ..self });
             }
         }
         variations

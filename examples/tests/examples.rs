@@ -160,7 +160,15 @@ fn grains_give_digits_the_same_bits_for_any_number_of_replicas() {
     let of_weights = "digest of the weights";
     let eight = trained("--replicas 8");
     let eight = digest(&eight, of_weights);
-    for way in ["--replicas 1", "--replicas 2", "--replicas 5", "--replicas 8", "--workers 2", "--workers 3"] {
+    for way in [
+        "--replicas 1",
+        "--replicas 2",
+        "--replicas 5",
+        "--replicas 8",
+        "--workers 2",
+        "--workers 3",
+        "--workers 2 --device cpu:5,cpu:1",
+    ] {
         let output = trained(&format!("--grains 8 {way}"));
         assert_eq!(digest(&output, of_weights), eight, "{way}: {output}");
     }
