@@ -176,9 +176,9 @@ fn a_step_of_reads_and_sums_on_a_gpu_copies_nothing() {
 }
 
 #[test]
-fn components_are_in_host_memory() {
-    on_a_driver("variables::components_are_in_host_memory", "", || {
-        let strategy = sharing(2);
+fn components_lie_in_the_memory_of_their_replica() {
+    on_a_driver("variables::components_lie_in_the_memory_of_their_replica", "", || {
+        let strategy = mixed();
         let seen = strategy.scope(|| {
             let builder = Variable::builder(|| Tensor::from(0i64)).aggregation(VariableAggregation::Sum);
             builder.synchronization(VariableSynchronization::OnRead).build()
@@ -188,10 +188,63 @@ fn components_are_in_host_memory() {
             let id = replica.replica_id_in_sync_group() as i64;
             replica.assign_add(&seen, 10 + id)?;
             replica.assign_add(&seen, Tensor::from(100i64).to("cuda:0")?)?;
-            seen.read()?.item::<i64>()
+            seen.read()
         });
-        assert_eq!(own.unwrap().values(), &[110, 111]);
+        let own = own.unwrap();
+        assert_eq!([own[0].space(), own[1].space()], [Space::Host, GPU]);
+        assert_eq!([own[0].item::<i64>().unwrap(), own[1].to_host().unwrap().item().unwrap()], [110, 111]);
         assert_eq!(seen.read().unwrap(), Tensor::from(221i64));
+        seen.assign(7i64).unwrap();
+        let changed = strategy.update(&seen, |own| {
+            own.assign_add(1i64)?;
+            own.as_mut_slice::<i64>()?[0] *= 10;
+            own.assign_sub(2i64)
+        });
+        changed.unwrap();
+        let places = strategy.run(|_| Ok(seen.read()?.space())).unwrap();
+        assert_eq!(places.values(), [Space::Host, GPU]);
+        // Of both shares of 7, each one more, times ten, less two.
+        assert_eq!(seen.read().unwrap(), Tensor::from(86i64));
+    });
+}
+
+#[test]
+fn components_of_many_elements_have_the_bits_of_the_host() {
+    on_a_driver("variables::components_of_many_elements_have_the_bits_of_the_host", "devices=2", || {
+        let train = |strategy: &Strategy| -> Result<Vec<Tensor>> {
+            let [sums, first] = [VariableAggregation::Mean, VariableAggregation::OnlyFirstReplica].map(|aggregation| {
+                let builder = Variable::builder(|| of(3, 5)).aggregation(aggregation);
+                strategy.scope(|| builder.synchronization(VariableSynchronization::OnRead).build())
+            });
+            let (sums, first) = (sums?, first?);
+            let own = strategy.run(|replica| {
+                let ([device], id) = (replica.devices(), replica.replica_id_in_sync_group());
+                for variable in [&sums, &first] {
+                    replica.assign_add(variable, of(id, 5).to(device)?)?;
+                    replica
+                        .scatter_sub(variable, &IndexedSlices::new(of(id + 1, 2), Tensor::from([4i64, 1]), None)?)?;
+                    assert_eq!(variable.read()?.space(), of(0, 0).to(device)?.space());
+                }
+                sums.read_rows(1..3)?.to_host()
+            })?;
+            sums.assign_sub(of(9, 5))?;
+            let mut results = own.into_values();
+            results.extend([sums.read()?, sums.read_rows(4..5)?, first.read()?]);
+            let path = env::temp_dir().join(format!("consonance-components-{}", process::id()));
+            checkpoint::save(&path, [("sums", &sums)])?;
+            sums.assign(of(8, 5))?;
+            checkpoint::restore(&path, [("sums", &sums)])?;
+            fs::remove_file(&path).expect("the file");
+            results.push(sums.read()?);
+            Ok(results)
+        };
+        let expected = digits(&train(&on_cpus(3)).unwrap());
+        for devices in
+            [["cuda:0", "cuda:0.1", "cuda:0.2"], ["cuda:1", "cuda:0", "cpu:0"], ["cpu:0", "cuda:1", "cuda:0"]]
+        {
+            let strategy: Strategy = MirroredStrategy::new(devices).unwrap().into();
+            assert_eq!(digits(&train(&strategy).unwrap()), expected, "{devices:?}");
+        }
     });
 }
 

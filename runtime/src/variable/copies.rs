@@ -1,5 +1,5 @@
-//! The copies of a variable that is synchronised on writing: one for each memory of its strategy's
-//! devices.
+//! The copies of a variable that is synchronised on writing, one for each memory of its strategy's
+//! devices, and the component of a replica, in the memory of its device.
 //!
 //! A change computes the new value once, in one memory, and copies it to the others. So the copies
 //! have the same bits, those of a NaN, too. They are replaced together after all that can fail.
@@ -43,4 +43,26 @@ impl Variable {
         let device = |replica: usize| self.strategy().worker_devices()[replica - first];
         context::replica_of(self.strategy()).map_or(Space::Host, |replica| device(replica).space())
     }
+}
+
+/// Changes a component, whose new value lies in the same memory. If that is the host's, this writes
+/// it in place, and what `change` wrote before an error stays. Else an error leaves it as it was.
+///
+/// # Errors
+/// Those of `change`; [`Error::System`](crate::Error::System) if a device has no memory, or cannot
+/// be written.
+pub(super) fn change_component<R>(
+    call: &'static str,
+    component: &mut Tensor,
+    change: impl FnOnce(&mut Tensor) -> Result<R>,
+) -> Result<R> {
+    let space = component.space();
+    if space == Space::Host {
+        return change(component);
+    }
+    // This shares the elements, so that `change` does not write them in place.
+    let mut value = component.clone();
+    let result = change(&mut value)?;
+    *component = value.into_space(call, space)?;
+    Ok(result)
 }

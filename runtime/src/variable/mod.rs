@@ -23,6 +23,7 @@ use crate::{
 };
 use consonance_kernels::memory::Space;
 use consonance_spec::Kind;
+use copies::change_component;
 use place::{Place, Writing};
 use std::{
     ops::Range,
@@ -47,8 +48,8 @@ use update::Update;
 /// may lie in any memory, if the strategy has a GPU.
 ///
 /// A variable that is synchronised on reading ([`VariableSynchronization::OnRead`]) has a component
-/// for each replica, in host memory. Use it for counts and sums that replicas keep without waiting
-/// for each other. Only strategies that mirror variables
+/// for each replica, in the memory of its device. Use it for counts and sums that replicas keep
+/// without waiting for each other. Only strategies that mirror variables
 /// ([`MirroredStrategy`](crate::MirroredStrategy) and
 /// [`MultiWorkerMirroredStrategy`](crate::MultiWorkerMirroredStrategy)) have components. In the
 /// others every variable has one copy and behaves as synchronised on writing, whatever was
@@ -156,7 +157,7 @@ impl Variable {
             *variables
         };
         let spaces = match synchronization {
-            VariableSynchronization::OnRead => vec![Space::Host; strategy.local_replicas().len()],
+            VariableSynchronization::OnRead => strategy.worker_devices().iter().map(|device| device.space()).collect(),
             _ => strategy.parameter_spaces(),
         };
         let (dtype, shape) = (initial_value.dtype(), initial_value.shape().to_vec());
@@ -275,7 +276,9 @@ impl Variable {
             return self.change(call, |value| update(&mut VariableMut::new(value, on_host))).map(|result| vec![result]);
         }
         let mut components = self.write_all(call)?;
-        components.iter_mut().map(|component| update(&mut VariableMut::new(component, on_host))).collect()
+        let update =
+            |component| change_component(call, component, |value| update(&mut VariableMut::new(value, on_host)));
+        components.iter_mut().map(|component| &mut **component).map(update).collect()
     }
 
     fn read_part(&self, kind: Kind, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
@@ -295,6 +298,7 @@ impl Variable {
         let op = allowed.and_then(|()| self.aggregation_op(call, "to be read outside of replicas"));
         let Some(op) = self.strategy().or_refuse(kind, op)? else {
             let first = self.0.places[0].read(call, self.strategy()).and_then(|first| part(&first));
+            let first = first.and_then(|first| first.into_space(call, Space::Host));
             let first = self.strategy().or_refuse(kind, first)?;
             let spec = first.spec();
             return self.strategy().chiefs(kind, ("variable", &spec), first);
@@ -303,7 +307,9 @@ impl Variable {
         // them or in none.
         let components = self.write_all(call).and_then(|all| all.iter().map(|writing| part(writing)).collect());
         let components = self.strategy().or_refuse(kind, components)?;
-        self.strategy().reduce_along(call, kind, op, &PerReplica::new(components), &Axes::default(), "")
+        let components = PerReplica::new(components);
+        let whole = self.strategy().reduce_along(call, kind, op, &components, &Axes::default(), "")?;
+        whole.into_space(call, Space::Host)
     }
 
     fn update_across(&self, call: &'static str, update: Update, operand: Tensor) -> Result<()> {

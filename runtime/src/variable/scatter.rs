@@ -1,6 +1,6 @@
 //! Updates of some rows of a variable, by replicas and from outside of them.
 
-use super::{Update, Variable};
+use super::{Update, Variable, copies::change_component};
 use crate::{
     Error, IndexedSlices, ReduceOp, ReplicaContext, Result, VariableSynchronization, comm::agreement::Agreement, kind,
 };
@@ -123,7 +123,7 @@ impl ReplicaContext<'_> {
                 return variable.change(call, |value| update.scatter(value, &rows));
             }
             let mut component = variable.0.places[self.place()].write(call, variable.strategy())?;
-            return update.scatter(&mut component, &rows);
+            return change_component(call, &mut component, |value| update.scatter(value, &rows));
         }
         let checked = checked.and_then(|rows| {
             let op = variable.aggregation_op(call, "that replicas assign")?;
