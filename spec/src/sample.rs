@@ -1,7 +1,7 @@
 //! Elements for tests: of every type, from words that look random, with the edges of the arithmetic
 //! and keys to compare bits.
 
-use crate::{ReduceOp, for_each_dtype, number::Number};
+use crate::{Class, ReduceOp, for_each_dtype, number::Number};
 
 /// An element type with samples.
 pub trait Sample: Number {
@@ -30,8 +30,8 @@ pub const fn mix(a: u64, b: u64) -> u64 {
     (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(0x2545_f491_4f6c_dd1d)
 }
 
-/// Returns `count` elements, the same for the same seed: plain ones, a quarter edges, and some with
-/// any bits.
+/// Returns `count` elements, the same for the same seed. A quarter are edges. Of the others, most
+/// floats are plain, and most elements of another type have any bits.
 ///
 /// ```
 /// use consonance_spec::sample::{keys, samples};
@@ -39,11 +39,13 @@ pub const fn mix(a: u64, b: u64) -> u64 {
 /// assert_ne!(keys(&samples::<f32>(1, 10)), keys(&samples::<f32>(2, 10)));
 /// ```
 pub fn samples<T: Sample>(seed: u64, count: usize) -> Vec<T> {
+    let is_float = T::DTYPE.class() == Class::Float;
     let element = |i: usize| {
         let word = mix(seed, mix(!seed, i as u64));
         match word >> 60 {
             0..4 => T::edge(word),
             4 => T::any(word),
+            5..12 if !is_float => T::any(word),
             _ => T::plain(word),
         }
     };
