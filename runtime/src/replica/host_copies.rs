@@ -7,7 +7,7 @@ use crate::{
 };
 use consonance_kernels::memory::{Memory, Space};
 
-/// The memory in which each leaf of a nest lay.
+/// The memory in which each leaf of a nest lay; empty if all lay on the host.
 pub(crate) struct Origin(Vec<Space>);
 
 /// Moves leaves to the host.
@@ -15,6 +15,13 @@ pub(crate) struct Origin(Vec<Space>);
 /// # Errors
 /// [`Error::System`] if a device cannot be read, or the host has no memory.
 pub(crate) fn on_host(leaves: &mut [Leaf]) -> Result<Origin> {
+    let lies_there = |leaf: &Leaf| match &leaf.value {
+        Value::Dense(tensor) => tensor.space() == Space::Host,
+        Value::Sparse(slices) => slices.values.space() == Space::Host && slices.indices.space() == Space::Host,
+    };
+    if leaves.iter().all(lies_there) {
+        return Ok(Origin(Vec::new()));
+    }
     let origin = leaves.iter_mut().map(|leaf| match &mut leaf.value {
         Value::Dense(tensor) => host_copy(tensor),
         Value::Sparse(slices) => host_copy(&mut slices.indices).and(host_copy(&mut slices.values)),
@@ -34,7 +41,7 @@ fn host_copy(tensor: &mut Tensor) -> Result<Space> {
 impl Origin {
     /// Whether some leaves lay in the memory of a device.
     pub(crate) fn is_on_device(&self) -> bool {
-        self.0.iter().any(|space| *space != Space::Host)
+        !self.0.is_empty()
     }
 
     /// Moves results to where the leaves lay. The indices of rows stay on the host.
