@@ -200,8 +200,7 @@ impl MultiWorkerMirroredStrategy {
             let mut losses = workers.count();
             loop {
                 group.form_again(call, wait_for_replacements, majority)?;
-                let communicators = (group.communicators(), self.worker_devices());
-                match workers.meet_again(call, communicators, group.place(), common) {
+                match workers.meet_again(call, (group.communicators(), self.worker_devices()), group.place(), common) {
                     // The loss is in the group just formed: form another one.
                     Err(error) if error.is_loss() && losses > 0 => losses -= 1,
                     met => return met,
@@ -439,6 +438,7 @@ impl MultiWorkerBuilder {
     ///     assert_eq!((strategy.num_replicas_in_sync(), strategy.local_replicas()), (2, index..index + 1));
     ///
     ///     let ids = strategy.run(|replica| Ok(Tensor::from(replica.replica_id_in_sync_group() as i32)))?;
+    ///     assert_eq!(strategy.local_results(&ids), [Tensor::from(index as i32)]);
     ///     assert_eq!(strategy.reduce(ReduceOp::Sum, &ids, None)?, Tensor::from(1));
     ///     Ok(())
     /// }
@@ -494,6 +494,7 @@ impl fmt::Debug for MultiWorkerBuilder {
         f.debug_struct("MultiWorkerBuilder")
             .field("resolver", &self.resolver)
             .field("replicas", &self.replicas)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
