@@ -6,6 +6,7 @@
 
 use super::cluster::Node;
 use consonance_kernels::{
+    bootstrap::Waiting,
     digest::digest,
     hosts::{Claim, NotMet, listen_anywhere, listen_at, look_up, serve},
 };
@@ -49,7 +50,7 @@ pub(super) fn meet(node: &Node, workers: usize, limit: Option<Duration>) -> Resu
                 port: listener.local_addr().map_err(|error| error.to_string())?.port(),
             };
             Ok(scope.spawn(move || {
-                let tell = |waiting: &consonance_kernels::bootstrap::Waiting| {
+                let tell = |waiting: &Waiting| {
                     let missing: Vec<String> = waiting.missing.iter().map(usize::to_string).collect();
                     if place == 0 {
                         let (waited, missing) = (waiting.waited.as_secs(), missing.join(", "));
@@ -72,7 +73,8 @@ pub(super) fn meet(node: &Node, workers: usize, limit: Option<Duration>) -> Resu
 }
 
 /// Listens at so many free ports: those after the chief's and the one for torch's store, if they
-/// are free. The system gives those to no connection meanwhile, unlike the ones that it chooses.
+/// are free. The system gives connections the ports that it would choose here. One of these may
+/// then not be free for the replacement of a worker.
 fn listeners(chief: u16, count: usize) -> io::Result<Vec<TcpListener>> {
     let at = |port: Option<u16>| match port.map(|port| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))) {
         Some(Ok(listener)) => Ok(listener),
