@@ -110,9 +110,13 @@ impl Member {
         if self.state.forked() {
             return Err(Fault::Forked);
         }
-        if self.aborted().is_some() {
-            self.state.begin_after_end(self.generation, self.world.rank());
-        }
+        if self.state.has_ended(self.generation) { self.check_ended() } else { Ok(()) }
+    }
+
+    /// Does [`check`](Member::check) in a group that has ended.
+    #[cold]
+    fn check_ended(&self) -> Result<(), Fault> {
+        self.state.begin_after_end(self.generation, self.world.rank());
         self.hear().map_or(Ok(()), |abort| Err(Fault::Aborted(abort)))
     }
 

@@ -40,10 +40,15 @@ impl Abort {
         word >> 39 & 1 == 1 && (1..Abort::TURNS / 2).contains(&turns)
     }
 
-    /// Returns the abort in `word`, if it ends `generation`: an abort ends the generations before
-    /// its own, too.
+    /// Whether `word` ends `generation`: an abort ends the generations before its own, too.
+    #[inline]
+    pub(in crate::group) fn ends(word: u64, generation: Generation) -> bool {
+        word >> 40 >= generation.mark()
+    }
+
+    /// Returns the abort in `word`, if it [ends](Abort::ends) `generation`.
     pub(in crate::group) fn read(word: u64, generation: Generation) -> Option<Abort> {
-        if word >> 40 < generation.mark() {
+        if !Abort::ends(word, generation) {
             return None;
         }
         let code = (word & (Abort::COMES_FIRST - 1)) as u8;

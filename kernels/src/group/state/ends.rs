@@ -11,7 +11,7 @@
 //! had ended, their end may be a consequence: its word says so, and a rank is told of its abort
 //! first. Otherwise the end of the ancestor is the reason, and the only one that is told.
 
-use super::GroupState;
+use super::{GroupState, Parent};
 use crate::{
     group::end::abort::{Abort, Reason},
     shm::records::Generation,
@@ -41,7 +41,7 @@ impl GroupState {
     pub(crate) fn abort_in(&self, generation: Generation, turn: Option<u64>, abort: Abort) -> bool {
         // Asked before the word is written. If an ancestor ends in between, neither end is the
         // reason for the other.
-        let comes_first = self.parent.as_ref().is_some_and(|parent| !parent.state.has_ended(parent.generation));
+        let comes_first = self.parent.as_ref().is_some_and(|parent| !parent.has_ended());
         let new = abort.word(generation, turn, comes_first);
         let word = &self.backing.head().abort;
         let mut now = word.load(Ordering::Relaxed);
@@ -129,10 +129,10 @@ impl GroupState {
     }
 
     /// Whether this group or one that it was split from has ended in `generation`.
+    // Inlined: every call asks.
     #[inline]
-    fn has_ended(&self, generation: Generation) -> bool {
-        let has_parent_ended = self.parent.as_ref().is_some_and(|parent| parent.state.has_ended(parent.generation));
-        has_parent_ended || Abort::read(self.last_word(), generation).is_some()
+    pub(crate) fn has_ended(&self, generation: Generation) -> bool {
+        Abort::ends(self.last_word(), generation) || self.parent.as_ref().is_some_and(Parent::has_ended)
     }
 
     /// Returns the word of the last end of this group alone.
@@ -172,5 +172,12 @@ impl GroupState {
             };
             self.abort(Generation::END, abort);
         }
+    }
+}
+
+impl Parent {
+    /// Whether the parent or one of its own ancestors has ended.
+    fn has_ended(&self) -> bool {
+        self.state.has_ended(self.generation)
     }
 }
