@@ -18,8 +18,7 @@ fn consonance(words: &[&str], tuning: &str) -> Output {
 fn groups_use_the_file_written_by_tune() {
     let path = env::temp_dir().join(format!("consonance-tune-{}", process::id()));
     let file = path.to_str().expect("UTF-8");
-    let knobs =
-        "window_bytes,fetch_in,own_small,crowded_window_bytes,read_least_bytes,least_stream_bytes,near_ahead_bytes";
+    let knobs = "window_bytes,near,own,threads_payload_bytes,stream_bytes";
     let output = consonance(&["tune", file, "--time", "200ms", "--knobs", knobs], "off");
     let table = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
@@ -90,6 +89,6 @@ fn a_malformed_file_is_refused_everywhere_by_line_and_knob() {
         assert!(!explain.status.success() && explain.stdout.is_empty(), "{transport}: {explain:?}");
     }
     let wrong = consonance(&["tune", file, "--knobs", "window"], "off");
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected one of payloads_bytes, "), "{wrong:?}");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected one of near, far, "), "{wrong:?}");
     fs::remove_file(file).expect("the file");
 }

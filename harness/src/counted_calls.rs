@@ -13,6 +13,7 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
+    group::measured::LARGE_BYTES,
     memory::{HostBuf, HostMemory},
 };
 use std::{hint::black_box, thread, time::Duration};
@@ -109,6 +110,20 @@ fn threads(collective: Collective, calls: usize) {
 pub fn pair_of_processes() -> [Communicator; 2] {
     let mut ranks = two_processes(1, false).into_iter();
     std::array::from_fn(|_| ranks.next().expect("a rank of each process"))
+}
+
+/// Makes a large call of two ranks that meet like those of two processes: after it this process has
+/// chosen its pipelines, unless a file fixes them.
+///
+/// # Errors
+/// If the call fails.
+pub fn choose_pipelines() -> consonance::Result<()> {
+    thread::scope(|scope| {
+        let calls = pair_of_processes().map(|mut rank| {
+            scope.spawn(move || rank.all_reduce(ReduceOp::Max, &mut vec![0f32; LARGE_BYTES / size_of::<f32>()][..]))
+        });
+        calls.into_iter().try_for_each(|call| call.join().expect("no panic"))
+    })
 }
 
 /// Returns ranks of this process that meet like those of two processes with `replicas` ranks each.

@@ -11,7 +11,7 @@ use consonance_harness::{
 };
 use consonance_kernels::{
     digest::mix,
-    tuning::{Knob, Origin, Tuning, Value, Way, adopt, to_text},
+    tuning::{Knob, Origin, Pipeline, Tuning, Value, Way, adopt},
 };
 use consonance_spec::{DType, Kind, ReduceOp};
 use law::check_law;
@@ -44,7 +44,7 @@ fn random(seed: u64) -> Tuning {
 fn value(knob: &Knob, tuning: &Tuning, one: u64, other: u64) -> Value {
     match tuning.get(knob) {
         Value::Way(_) => Value::Way(Way::ALL[one as usize % Way::ALL.len()]),
-        Value::Switch(_) => Value::Switch(one.is_multiple_of(2)),
+        Value::Pipeline(_) => Value::Pipeline(Pipeline::ALL[one as usize % Pipeline::ALL.len()]),
         Value::Bytes(_) => {
             // About as many small as large ones.
             let (least, most) = (*knob.limits.start(), (*knob.limits.end()).min(MOST_BYTES));
@@ -87,7 +87,7 @@ fn check_count(group: Group, size: usize, count: usize, memory: Memory) {
 fn random_calls_have_the_same_bits_with_random_knobs() {
     for seed in (0..ROUNDS).map(|round| first_seed() + round) {
         let tuning = random(seed);
-        println!("knobs of seed {seed}:\n{}", to_text(&tuning));
+        println!("knobs of seed {seed}: {tuning:?}");
         adopt(&tuning, Origin::File);
         compare::forget();
         check_law(60, |bytes| check(&bytes.0, &GROUPS, compare::script));

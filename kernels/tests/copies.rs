@@ -14,7 +14,7 @@ use consonance_kernels::{
     },
     memory::{HostBufMut, HostMemory},
     shm::{GroupId, Segment, Shape},
-    tuning::{Knob, Origin, Tuning, Value, Way, adopt},
+    tuning::{Knob, Origin, Pipeline, Tuning, Value, Way, adopt},
 };
 use consonance_memcpy::{found, watched};
 use consonance_spec::{DType, Kind, ReduceOp, Signature};
@@ -149,15 +149,15 @@ fn the_c_library_copies_little() {
         std::hint::black_box(std::hint::black_box(&[1u8; 1000]).to_vec());
     });
     assert_eq!(found(), BTreeMap::from([("to_vec".to_owned(), 1000)]), "the program's own memcpy is called");
-    for way in [Way::Vector, Way::Movsb, Way::Ahead, Way::Stream] {
-        for asks in [false, true] {
+    for pipeline in Pipeline::ALL {
+        for way in [Way::Vector, Way::Movsb, Way::Ahead, Way::Stream] {
             let mut tuning = Tuning::DEFAULT;
             let knobs = Tuning::KNOBS.iter().map(|knob: &Knob| (knob, tuning.get(knob))).collect::<Vec<_>>();
             for (knob, value) in knobs {
                 let value = match value {
                     Value::Way(_) => Value::Way(way),
-                    Value::Switch(_) => Value::Switch(asks),
-                    bytes => bytes,
+                    Value::Pipeline(_) => Value::Pipeline(pipeline),
+                    Value::Bytes(_) => value,
                 };
                 tuning.set(knob, value).expect("an allowed value");
             }
@@ -179,7 +179,11 @@ fn the_c_library_copies_little() {
             for (outer, axis, inner) in [(1, 2, 5000), (2000, 2, 3), (3, 10_000, 300), (300, 10_000, 1)] {
                 along(outer, axis, inner);
             }
-            assert_eq!(found(), BTreeMap::new(), "bytes of the largest memcpy, where copies go by {way}, {asks}");
+            assert_eq!(
+                found(),
+                BTreeMap::new(),
+                "bytes of the largest memcpy, where data go by {pipeline} and copies by {way}"
+            );
         }
     }
 }

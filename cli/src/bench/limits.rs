@@ -13,8 +13,8 @@ pub(crate) use super::group::cores;
 
 use consonance_kernels::{
     cpu::{
-        copy::{copy_by, rewrite_by},
         reduce::Reducer,
+        ways::{copy_by, rewrite_by},
     },
     memory::{HostBuf, HostMemory},
     os::thread_pool::Team,

@@ -33,7 +33,7 @@ use super::{
 use consonance::{Communicator, DType};
 use consonance_harness::calls::{Call, Counts, Elements};
 use consonance_kernels::{
-    cpu::copy::{copy_by, rewrite_by},
+    cpu::ways::{copy_by, rewrite_by},
     memory::{HostBuf, HostBufMut},
     os::gate::Gate,
     tuning::Way,

@@ -15,7 +15,7 @@ use crate::{
     tune::Values,
 };
 
-use consonance_kernels::{os::copy_times::measure_once, tuning::settle};
+use consonance_kernels::tuning::settle;
 
 /// Show what a call would do: its protocol, the sizes at which the protocol changes, a lower bound
 /// of its time, and the value of every knob with where it comes from.
@@ -73,10 +73,6 @@ impl Explain {
         // Checks all sizes before the answer for the first is printed, and before processes are
         // started.
         self.bytes.iter().try_for_each(|&bytes| question.check(bytes))?;
-        // As before the first large call: rank 0 measures, and tells the others.
-        if matches!((transport, self.rank), (Transport::Threads, _) | (Transport::Processes, Some(0))) {
-            measure_once();
-        }
         let topology = match (transport, self.rank) {
             (Transport::Threads, _) => {
                 settle().map_err(|error| error.to_string())?;

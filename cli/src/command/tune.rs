@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Measure every threshold and every way of copying on this machine, and write the best to a file.
+/// Try thresholds and pipelines on this machine, and write the best to a file.
 ///
 /// Programs that run with CONSONANCE_TUNING=FILE use these values. Results do not depend on them,
 /// only times do. Ranks make the calls that each knob matters to, with its value and with others in
@@ -29,8 +29,8 @@ pub(crate) struct Tune {
 }
 
 fn knob(name: &str) -> Result<&'static Knob, String> {
-    let names = || Tuning::KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
-    Knob::named(name).ok_or_else(|| format!("expected one of {}", names()))
+    let names = || Tuning::offered().map(|knob| knob.name).collect::<Vec<_>>().join(", ");
+    Tuning::offered().find(|knob| knob.name == name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 impl Tune {
@@ -39,7 +39,7 @@ impl Tune {
     /// # Errors
     /// The reason why nothing can be measured or written, in one line.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let all: Vec<&Knob> = Tuning::KNOBS.iter().collect();
+        let all: Vec<&Knob> = Tuning::offered().collect();
         let knobs = if self.knobs.is_empty() { &all } else { &self.knobs };
         let cannot = |error: std::io::Error| format!("cannot write {}: {error}", self.file.display());
         // A file that cannot be written is better known before a minute than after it.

@@ -3,7 +3,7 @@
 
 use crate::{bench::case::Collective, executable, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, ProcessGroup, TfConfigClusterResolver};
-use consonance_kernels::group::plan::Topology;
+use consonance_kernels::group::{measured::LARGE_BYTES, plan::Topology};
 use std::{
     io,
     process::{ExitStatus, Stdio},
@@ -28,7 +28,10 @@ fn topology(rank: &Communicator, peer: Option<usize>) -> Topology {
 /// # Errors
 /// If the ranks do not meet.
 pub fn topology_of(rank: &mut Communicator, collective: Collective) -> consonance::Result<Topology> {
+    let mut large = vec![0u8; LARGE_BYTES];
     if collective != Collective::SendRecv {
+        // After a large call the ranks have chosen their pipelines.
+        rank.broadcast(&mut large, 0)?;
         // In the first barrier the ranks try to read each other's memory. After the second, all
         // know the result.
         rank.barrier()?;
@@ -42,8 +45,8 @@ pub fn topology_of(rank: &mut Communicator, collective: Collective) -> consonanc
     };
     for _ in 0..2 {
         match other {
-            1 => rank.send(&[1u8], 1)?,
-            _ => rank.recv(&mut [1u8], 0)?,
+            1 => rank.send(&large, 1)?,
+            _ => rank.recv(&mut large, 0)?,
         }
     }
     Ok(topology(rank, Some(other)))

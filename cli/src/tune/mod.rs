@@ -9,10 +9,10 @@ mod trial;
 
 pub use values::Values;
 
+use consonance_harness::counted_calls::choose_pipelines;
 use consonance_kernels::{
     cpu::isa::Isa,
-    os::copy_times::measure_once,
-    tuning::{Knob, Tuning, Value, Way, settled},
+    tuning::{Knob, Pipeline, Tuning, Value, Way, settled},
 };
 use std::time::{Duration, Instant};
 use trial::Ranks;
@@ -53,7 +53,7 @@ pub fn tune(
     mut gain: impl FnMut(&Gain),
 ) -> Result<Tuning, String> {
     // Take the knobs of programs without a file of knobs.
-    measure_once();
+    choose_pipelines().map_err(|error| error.to_string())?;
     let mut best = settled().map_err(|error| error.to_string())?.tuning;
     let end = Instant::now() + time;
     for (index, &knob) in knobs.iter().enumerate() {
@@ -97,7 +97,10 @@ fn directions(value: Value) -> Vec<Direction> {
             let others = Way::ALL.into_iter().filter(|&other| other != way && is_another(other));
             others.map(|way| Direction::To(Value::Way(way))).collect()
         }
-        Value::Switch(is_on) => vec![Direction::To(Value::Switch(!is_on))],
+        Value::Pipeline(pipeline) => {
+            let others = Pipeline::ALL.into_iter().filter(|&other| other != pipeline);
+            others.map(|pipeline| Direction::To(Value::Pipeline(pipeline))).collect()
+        }
     }
 }
 

@@ -1,17 +1,13 @@
 //! Ranks that make the same calls with two values of a knob, in turn.
 
-use super::work::{Call, Company, Work};
+use super::work::{Company, Work};
 use crate::bench::limits::{cores, median};
-use consonance::{
-    Communicator, DType, ReduceOp,
-    raw::{Agreement, Call as RawCall},
-};
+use consonance::{Communicator, ReduceOp};
 use consonance_harness::{
-    calls::{self, Counts},
-    counted_calls::two_processes,
+    calls::{Call, Counts},
+    counted_calls::pair_of_processes,
 };
 use consonance_kernels::{
-    cpu::reduce::Reducer,
     os::thread_pool::Team,
     tuning::{Origin, Tuning, Value, adopt},
 };
@@ -42,12 +38,12 @@ impl Ranks {
     /// Returns the ranks that make this call, in a group with these knobs, which the process has
     /// from now on.
     fn group(&mut self, work: Work) -> &[Mutex<Communicator>] {
-        adopt(&work.tuning(&self.tuning), Origin::Measured);
+        adopt(&self.tuning, Origin::Measured);
         let known = self.groups.iter().position(|(company, _)| *company == work.company);
         let index = known.unwrap_or_else(|| {
-            let ranks = match (work.company, work.company.ranks(cores())) {
-                (Company::Threads, ranks) => Communicator::threads(ranks),
-                (company, ranks) => two_processes(ranks, company == Company::Readers),
+            let ranks = match work.company {
+                Company::Threads => Communicator::threads(2),
+                Company::Processes => pair_of_processes().into(),
             };
             self.groups.push((work.company, ranks.into_iter().map(Mutex::new).collect()));
             self.groups.len() - 1
@@ -61,7 +57,7 @@ impl Ranks {
         let (start, results) = (Barrier::new(ranks.len()), Mutex::new(Vec::new()));
         team.run(&|index| {
             let mut rank = ranks[index].lock().unwrap_or_else(PoisonError::into_inner);
-            let result = buffers[index].calls(&mut rank, work.call, rounds, &start);
+            let result = buffers[index].calls(&mut rank, work.kind, rounds, &start);
             results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         });
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -73,61 +69,27 @@ impl Ranks {
 /// The buffers of a rank in all turns of a trial: new pages would take longer than a call.
 struct Buffers {
     count: usize,
-    rows: usize,
     /// Made at the first turn, by the rank's own thread.
-    kept: Mutex<[Vec<f32>; 3]>,
+    kept: Mutex<[Vec<f32>; 2]>,
 }
 
 impl Buffers {
-    fn new((count, rows): (usize, usize)) -> Buffers {
-        Buffers { count, rows, kept: Mutex::default() }
+    fn new(count: usize) -> Buffers {
+        Buffers { count, kept: Mutex::default() }
     }
 
     /// Makes the calls of one rank, after one to begin with, and returns the seconds of all. The
     /// ranks meet before each call, as those of a program do that compute between calls: in a loop
     /// of calls alone a rank runs ahead of the others.
-    fn calls(&self, rank: &mut Communicator, call: Call, rounds: usize, start: &Barrier) -> consonance::Result<f64> {
-        let Buffers { count, rows, .. } = *self;
+    fn calls(&self, rank: &mut Communicator, kind: Kind, rounds: usize, start: &Barrier) -> consonance::Result<f64> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let [own, other, all] = &mut *kept;
-        own.resize(count, 1.0);
-        other.resize(if call == Call::Fold { count } else { 0 }, 1.0);
-        let gathers = [Call::Collective(Kind::AllGather), Call::AllGatherV].contains(&call);
-        all.resize(if gathers { rank.size() * count } else { count }, 0.0);
-        let mut shared = if call == Call::AllReduceAlloc { Some(rank.alloc::<f32>(count)?) } else { None };
-        let mut counts = Vec::new();
-        let reducer = Reducer::new(ReduceOp::Max, DType::F32).expect("floats have a maximum");
-        let mailbox = if call == Call::Mail { Some(rank.mailbox()?) } else { None };
-        let mut once = |rank: &mut Communicator| match call {
-            Call::Collective(kind) => {
-                let all = if kind == Kind::ReduceScatter { &mut all[..count / rank.size()] } else { &mut all[..] };
-                let send = (kind != Kind::Broadcast).then_some(&own[..]);
-                let recv = (kind != Kind::Reduce || rank.rank() == 0).then_some(all);
-                let (op, counts) = (ReduceOp::Max, Counts::Even);
-                calls::Call { kind, op, root: 0, counts, send, recv }.make(rank)
-            }
-            Call::AllReduceAlloc => match &mut shared {
-                Some(shared) => rank.all_reduce(ReduceOp::Max, shared),
-                None => Ok(()),
-            },
-            Call::AllGatherV => {
-                let counts = [count / 2, count];
-                let part = counts[rank.rank()];
-                rank.all_gather_v(Some(&own[..part]), &mut all[..counts[0] + counts[1]], &counts)
-            }
-            Call::Concat => {
-                let call = RawCall::Concat { send: own.as_slice().into(), rows, recv: &mut None, counts: &mut counts };
-                rank.execute(call, &Agreement::NONE)
-            }
-            Call::Mail => match &mailbox {
-                Some(mailbox) if mailbox.world().rank() == 0 => mailbox.send(own.as_slice(), 1, 0, None),
-                Some(mailbox) => mailbox.recv(all.as_mut_slice(), Some(0), 0, None).map(drop),
-                None => Ok(()),
-            },
-            Call::Fold => {
-                reducer.reduce(&[own.as_slice().into(), other.as_slice().into()], &mut all.as_mut_slice().into());
-                Ok(())
-            }
+        let [own, all] = &mut *kept;
+        own.resize(self.count, 1.0);
+        all.resize(if kind == Kind::AllGather { rank.size() * self.count } else { self.count }, 0.0);
+        let mut once = |rank: &mut Communicator| {
+            let send = (kind != Kind::Broadcast).then_some(&own[..]);
+            let (op, counts) = (ReduceOp::Max, Counts::Even);
+            Call { kind, op, root: 0, counts, send, recv: Some(&mut all[..]) }.make(rank)
         };
         once(rank)?;
         start.wait();

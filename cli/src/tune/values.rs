@@ -2,7 +2,7 @@
 
 use consonance_kernels::tuning::{Knob, Scope, Settled, Tuning, TuningError, VARIABLE, Value, settled};
 use serde_json::{Value as Json, json};
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// The values of this process, and of a group that it has.
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ impl Values {
         match &self.settled.file {
             Some(file) => format!("{VARIABLE}={file}"),
             None if self.settled.is_off => format!("the defaults ({VARIABLE}=off)"),
-            None if self.settled.measures => "this machine's caches and processor".to_owned(),
-            None => "this machine's caches and processor, and a measurement of copies".to_owned(),
+            None if self.settled.measures => "this machine's caches".to_owned(),
+            None => "this machine's caches, and a measurement of pipelines".to_owned(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Values {
             let (value, origin) = self.get(knob);
             format!("{} {value} ({origin})", knob.name)
         };
-        Tuning::KNOBS.iter().filter(is_changed).map(text).collect()
+        Tuning::offered().filter(is_changed).map(text).collect()
     }
 
     /// Returns each knob's value and origin as a JSON object.
@@ -65,23 +65,35 @@ impl Values {
             let value = match value {
                 Value::Bytes(bytes) => json!(bytes),
                 Value::Way(way) => json!(way.name()),
-                Value::Switch(is_on) => json!(is_on),
+                Value::Pipeline(pipeline) => json!(pipeline.name()),
             };
             (knob.name.to_owned(), json!({ "value": value, "from": origin }))
         };
-        Tuning::KNOBS.iter().map(entry).collect()
+        Tuning::offered().map(entry).collect()
     }
 }
 
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "knobs: from {}", self.source())?;
-        for knob in Tuning::KNOBS {
+        for knob in Tuning::offered() {
             let (value, origin) = self.get(knob);
             writeln!(f, "  {:<22} {value:>10}   {origin}", knob.name)?;
         }
+        for knob in Tuning::offered().map(|knob| knob.name) {
+            let of_knob = self.settled.trials.iter().filter(|trial| trial.knob == knob);
+            let times: Vec<String> =
+                of_knob.map(|trial| format!("{} {:.1}", trial.value, micros(trial.time))).collect();
+            if !times.is_empty() {
+                writeln!(f, "{knob}, measured, µs: {}", times.join(", "))?;
+            }
+        }
         Ok(())
     }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 #[cfg(test)]
@@ -93,7 +105,7 @@ mod tests {
         let group = Tuning { window_bytes: 3 << 10, ..Values::of_this_process().unwrap().settled.tuning };
         let values = Values::of_group(&group).unwrap();
         let (text, json) = (values.to_string(), values.json());
-        for knob in Tuning::KNOBS {
+        for knob in Tuning::offered() {
             let (value, origin) = values.get(knob);
             let line = format!("  {:<22} {value:>10}   {origin}\n", knob.name);
             assert!(text.contains(&line), "{line}{text}");

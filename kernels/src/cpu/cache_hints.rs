@@ -1,7 +1,7 @@
 //! Hints about where data come from and where results go. Reductions and copies choose their
 //! prefetches and stores by these hints.
 
-use crate::tuning;
+use crate::tuning::{self, Pipeline, Tuning};
 
 /// Hints about the places of a reduction's data and of its results.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +79,15 @@ impl CopySize {
             CopySize::Past
         } else {
             CopySize::Far
+        }
+    }
+
+    /// Returns the way of staged data of this size class.
+    #[inline]
+    pub(crate) fn pipeline(self, tuning: &Tuning) -> Pipeline {
+        match self {
+            CopySize::Near => tuning.near,
+            CopySize::Far | CopySize::Past => tuning.far,
         }
     }
 

@@ -7,6 +7,7 @@ pub mod reduce;
 pub mod axis;
 pub mod exact;
 pub(crate) mod prefetch;
+pub mod ways;
 pub mod copy;
 pub mod duplicate;
 pub mod read;

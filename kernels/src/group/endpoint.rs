@@ -77,7 +77,6 @@ impl Endpoint {
     }
 
     fn new(waiter: Waiter) -> Endpoint {
-        waiter.say_timeout();
         Endpoint { participant: Participant::new(waiter), mail: None }
     }
 
@@ -161,7 +160,7 @@ impl Endpoint {
     /// Returns the knobs of the group. Its knobs of processes are those of the time when the group
     /// was made.
     pub fn tuning(&self) -> &'static Tuning {
-        self.member().state.tuning
+        self.participant.tuning
     }
 
     /// Allocates `count` elements, all zero, that every rank of this group can read and write in
@@ -225,6 +224,7 @@ impl Endpoint {
         if let Some(staging) = &mut self.participant.staging {
             staging.renew(next);
         }
+        self.participant.forget_choice();
         self.participant.meeting.renew(next)
     }
 

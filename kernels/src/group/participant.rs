@@ -2,7 +2,6 @@
 
 use super::{
     end::abort::Fault,
-    measured::before_copies,
     meeting::Meeting,
     member::Member,
     plan::{Path, Topology},
@@ -10,6 +9,7 @@ use super::{
     staging::Staging,
     waiter::Waiter,
 };
+use crate::tuning::Tuning;
 use consonance_spec::World;
 use std::cell::Cell;
 
@@ -22,6 +22,10 @@ pub(crate) struct Participant {
     pub(super) addresses: Addresses,
     /// The path of the data of the last step that shared memory, until it is asked for.
     pub(super) path: Cell<Option<Path>>,
+    /// The knobs of the group, by which all ranks find the data of others.
+    pub(super) tuning: &'static Tuning,
+    /// Whether the ranks have [chosen](super::measured) a pipeline, or will not.
+    pub(super) has_chosen: bool,
 }
 
 impl Participant {
@@ -29,6 +33,8 @@ impl Participant {
         Participant {
             staging: Staging::new(&waiter.member),
             addresses: Addresses::new(waiter.member.world.size()),
+            tuning: waiter.member.state.tuning,
+            has_chosen: false,
             meeting: Meeting::new(waiter),
             path: Cell::default(),
         }
@@ -50,7 +56,7 @@ impl Participant {
     pub(super) fn topology(&self) -> Topology {
         let slot_bytes = self.staging.as_ref().map(Staging::slot_bytes);
         let reads = self.staging.as_ref().is_some_and(|staging| staging.reads(&self.meeting));
-        Topology { ranks: self.world().size(), slot_bytes, reads, tuning: self.member().state.tuning }
+        Topology { ranks: self.world().size(), slot_bytes, reads, tuning: self.tuning }
     }
 
     /// Returns how this rank meets its peers, and its staging.
@@ -58,15 +64,20 @@ impl Participant {
         (&mut self.meeting, self.staging.as_mut().expect("a participant with a staging"))
     }
 
-    /// Prepares a step that shares memory, in which a rank has `bytes` bytes. The protocol depends
-    /// on what this rank knows once all have arrived at the last call.
-    pub(super) fn prepare(&mut self, bytes: usize) -> Result<(), Fault> {
+    /// Prepares a step that shares memory. The protocol depends on what this rank knows once all
+    /// have arrived at the last call.
+    pub(super) fn prepare(&mut self) -> Result<(), Fault> {
         if let Some(staging) = &mut self.staging {
             self.meeting.check()?;
             self.meeting.settle()?;
             staging.begin(self.meeting.sequence);
         }
-        before_copies(&self.meeting, bytes);
         Ok(())
+    }
+
+    /// Begins another generation with the knobs that the group was made with: some ranks may not
+    /// have taken the choice of the last one.
+    pub(super) fn forget_choice(&mut self) {
+        (self.tuning, self.has_chosen) = (self.member().state.tuning, false);
     }
 }

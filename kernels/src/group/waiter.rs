@@ -51,22 +51,9 @@ impl Waiter {
         self.timeout
     }
 
-    /// Sets and publishes how long a call waits for peers.
+    /// Sets how long a call waits for peers.
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
-        if self.timeout != timeout {
-            self.timeout = timeout;
-            self.say_timeout();
-        }
-    }
-
-    /// Publishes how long this rank waits in a call. A fork has no record.
-    pub(super) fn say_timeout(&self) {
-        if self.member.state.forked() {
-            return;
-        }
-        let nanos = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX).max(1);
-        // Relaxed: a rank that reads it late measures in a call that is too short for it.
-        self.member.record().counters.timeout.store(nanos, Ordering::Relaxed);
+        self.timeout = timeout;
     }
 
     /// See [`Endpoint::begin_call`](super::Endpoint::begin_call).

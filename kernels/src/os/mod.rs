@@ -9,7 +9,6 @@ pub mod record_file;
 pub mod thread_pool;
 pub mod available;
 pub(crate) mod process_memory;
-pub mod copy_times;
 #[cfg(target_os = "linux")]
 pub(crate) mod robust_list;
 #[cfg(target_os = "linux")]

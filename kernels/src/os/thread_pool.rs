@@ -330,25 +330,6 @@ pub fn pin(core: usize) -> io::Result<()> {
     }
 }
 
-/// Lets the calling thread use all cores but its own, if it may use one alone: a thread that starts
-/// another is pinned, as its peers are to theirs. If the system has no other core for it, nothing
-/// changes.
-#[cfg(target_os = "linux")]
-pub(crate) fn leave_only_core() {
-    let Ok(own) = allowed(0) else { return };
-    // SAFETY: a cpu_set_t is plain bits, for which zero is valid; the call gets its true size.
-    unsafe {
-        if libc::CPU_COUNT(&own) != 1 {
-            return;
-        }
-        let mut others: libc::cpu_set_t = std::mem::zeroed();
-        (0..libc::CPU_SETSIZE as usize)
-            .filter(|&cpu| !libc::CPU_ISSET(cpu, &own))
-            .for_each(|cpu| libc::CPU_SET(cpu, &mut others));
-        libc::sched_setaffinity(0, size_of_val(&others), &others);
-    }
-}
-
 /// Returns the number of cores that these processes may use together. If the system does not tell
 /// the cores of a process, the cores of the calling process count for it.
 #[cfg(target_os = "linux")]
@@ -384,10 +365,6 @@ fn allowed(process: u32) -> io::Result<libc::cpu_set_t> {
     }
 }
 
-/// Does nothing: threads are not pinned on this system.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn leave_only_core() {}
-
 /// Pins the calling thread to a core: not supported on this system.
 ///
 /// # Errors
@@ -401,29 +378,6 @@ pub fn pin(_core: usize) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
-
-    /// Found in a bench whose ranks pin themselves before they join: both sides of the measurement
-    /// of copies ran on one core.
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_thread_leaves_the_only_core_of_its_starter() {
-        let cores = thread::available_parallelism().unwrap().get();
-        thread::spawn(move || {
-            pin(0).unwrap();
-            let own = allowed(0).unwrap();
-            let of_other = thread::spawn(|| {
-                leave_only_core();
-                allowed(0).unwrap()
-            });
-            let other = of_other.join().unwrap();
-            // SAFETY: both sets have `CPU_SETSIZE` bits.
-            let is_shared = (0..libc::CPU_SETSIZE as usize)
-                .any(|cpu| unsafe { libc::CPU_ISSET(cpu, &own) && libc::CPU_ISSET(cpu, &other) });
-            assert_eq!(is_shared, cores == 1);
-        })
-        .join()
-        .unwrap();
-    }
 
     #[test]
     fn every_part_of_every_job_runs_once() {

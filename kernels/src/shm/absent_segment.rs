@@ -48,18 +48,6 @@ impl Segment {
         match *self {}
     }
 
-    pub(crate) fn measured(&self) -> Option<Tuning> {
-        match *self {}
-    }
-
-    pub(crate) fn has_measured(&self) -> bool {
-        match *self {}
-    }
-
-    pub(crate) fn tell_measured(&self, _: &Tuning) {
-        match *self {}
-    }
-
     pub(crate) fn forked(&self) -> bool {
         match *self {}
     }

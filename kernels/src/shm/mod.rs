@@ -23,7 +23,6 @@
 pub(crate) mod records;
 pub(crate) mod ring;
 #[cfg(target_os = "linux")]
-pub(crate) mod measured_knobs;
 pub mod call_log;
 pub mod codes;
 pub(crate) mod local;

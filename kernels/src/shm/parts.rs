@@ -3,9 +3,8 @@
 
 use super::{
     call_log::CallLog,
-    layout::{Area, Header, Layout, MEASURED, Shape, areas, groups},
+    layout::{Area, Header, Layout, Shape, areas, groups},
     life::Life,
-    measured_knobs::Measured,
     records::{Head, RankRecord},
     ring::{Cell, RingEnds},
     segment::Segment,
@@ -33,7 +32,6 @@ impl Segment {
         let layout = Layout::new(shape);
         let mut parts = Vec::new();
         list::<Header>(&mut parts, ("segment", 0), "Header", 0);
-        list::<Measured>(&mut parts, ("segment", 0), "Measured", MEASURED);
         for (area, ranks) in areas(shape.ranks()) {
             let of = match area {
                 Area::Root => ("root", 0),
@@ -103,7 +101,6 @@ mod tests {
         assert!(parts.windows(2).all(|pair| pair[0].bytes.end <= pair[1].bytes.start));
         let count = |area: &str, name: &str| parts.iter().filter(|part| part.area == area && part.name == name).count();
         assert_eq!(count("segment", "Header.size"), 1);
-        assert_eq!(count("segment", "Measured.is_told"), 1);
         assert_eq!(count("root", "RankRecord.descriptors.sequence"), 3 * DESCRIPTORS);
         assert_eq!(count("split", "Head.owner"), 16);
         assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);

@@ -231,9 +231,6 @@ record! {
         /// The [mark](Generation::mark) of the generation in which this rank took its endpoint, in
         /// a group that was split from another.
         pub(crate) taken: AtomicU64,
-        /// The time that the rank waits in a call, in nanoseconds; 0 before its first
-        /// endpoint.
-        pub(crate) timeout: AtomicU64,
         /// 1 while this rank is inside a chunk of the memory of others.
         pub(crate) inside: AtomicU32,
         /// 1 while this rank is idle: it makes no call before the ranks of its company have ended

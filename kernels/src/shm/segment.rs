@@ -11,7 +11,6 @@ use super::{
     life::Life,
     local::Locals,
     mapping::Mapping,
-    measured_knobs::Measured,
     records::{Head, RankRecord},
     ring::{CELLS, Cell, RingEnds},
     title::LinkTitle,
@@ -105,11 +104,7 @@ impl Segment {
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, &header, 0));
         written.map_err(cannot("write the header of a segment"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(cannot("seal a segment"))?;
-        let segment = Segment::map(file, id, shape, layout, tuning)?;
-        if !tuning::is_due() {
-            segment.tell_measured(tuning::current());
-        }
-        Ok(segment)
+        Segment::map(file, id, shape, layout, tuning)
     }
 
     /// Opens the segment that a peer passed to this process. The processes have agreed on `id` and
@@ -128,11 +123,7 @@ impl Segment {
         // The creator has reserved these pages. Reserve them again: if it did not, this process
         // gets an error here instead of `SIGBUS` later.
         reserve(&file, layout.reserved()).map_err(cannot("reserve the first pages of a segment"))?;
-        let segment = Segment::map(file, id, shape, layout, tuning::join(&tuning))?;
-        if let Some(theirs) = segment.measured().filter(|_| tuning::is_due()) {
-            tuning::adopt_of_peer(&theirs);
-        }
-        Ok(segment)
+        Segment::map(file, id, shape, layout, tuning::join(&tuning))
     }
 
     pub(super) fn map(
@@ -192,28 +183,6 @@ impl Segment {
     /// Returns the knobs of the group, which the process that made the segment chose.
     pub(crate) fn tuning(&self) -> &'static Tuning {
         self.tuning
-    }
-
-    /// Returns the knobs of processes that a process of the group has measured, or has from a file.
-    pub(crate) fn measured(&self) -> Option<Tuning> {
-        self.measured_record().read()
-    }
-
-    /// Whether a process of the group has told knobs.
-    pub(crate) fn has_measured(&self) -> bool {
-        self.measured_record().is_told()
-    }
-
-    /// Tells the other processes this process's knobs, which it has measured, or has from a file.
-    pub(crate) fn tell_measured(&self, tuning: &Tuning) {
-        self.measured_record().tell(tuning);
-    }
-
-    fn measured_record(&self) -> &Measured {
-        // SAFETY: the record lies in a page that was reserved with the segment, at a multiple of
-        // its alignment, and is atomics alone. The segment is mapped as long as `self` lives, but
-        // in a fork, which uses no segment.
-        unsafe { self.at(layout::MEASURED).cast().as_ref() }
     }
 
     /// Returns the address at which this process, but no fork of it, has the group's name.

@@ -1,6 +1,9 @@
 //! The table of knobs: each with its default, its limits and its reason.
 
-use super::value::{Field, Value, Way};
+use super::{
+    pipelines::Pipeline,
+    value::{Field, Value, Way},
+};
 use crate::digest::mix;
 use std::ops::RangeInclusive;
 
@@ -22,7 +25,7 @@ pub struct Knob {
     pub scope: Scope,
     /// The effect of the knob, and the reason for its default.
     pub about: &'static str,
-    /// The bytes that are allowed. Ways and switches have no such limits.
+    /// The bytes that are allowed. Ways have no such limits.
     pub limits: RangeInclusive<usize>,
     /// Bytes are a multiple of this.
     pub unit: usize,
@@ -160,48 +163,51 @@ knobs! {
         near_ahead_bytes: usize = 1 << 20, 0..=MOST, 1;
         /// From this many bytes on, a reduction of data in other cores' caches prefetches.
         far_ahead_bytes: usize = 64 << 10, 0..=MOST, 1;
-        /// Copies of fewer bytes are small, and those from here to `far_bytes` are medium: by
-        /// default, what `rep movsb` needs to make up for its slow start.
-        medium_bytes: usize = 32 << 10, 256..=MOST, 1;
-        /// The way to stage small parts.
-        in_small: Way = Way::Vector, NONE, 1;
-        /// The way to stage medium parts.
-        in_medium: Way = Way::Movsb, NONE, 1;
-        /// The way to stage large parts.
-        in_large: Way = Way::Ahead, NONE, 1;
-        /// The way to read small parts out of staging.
-        out_small: Way = Way::Vector, NONE, 1;
-        /// The way to read medium parts out of staging.
-        out_medium: Way = Way::Movsb, NONE, 1;
-        /// The way to read large parts out of staging.
-        out_large: Way = Way::Ahead, NONE, 1;
-        /// The way to read parts out of staging if results are written past the caches.
-        out_past: Way = Way::Ahead, NONE, 1;
-        /// The way to copy a rank's own small parts.
-        own_small: Way = Way::Vector, NONE, 1;
-        /// The way to copy a rank's own medium parts.
-        own_medium: Way = Way::Movsb, NONE, 1;
-        /// The way to copy a rank's own large parts.
-        own_large: Way = Way::Movsb, NONE, 1;
-        /// The way to copy a rank's own parts if they alone are written past the
-        /// caches.
-        own_past: Way = Way::Ahead, NONE, 1;
-        /// Whether lines that a peer has read are prefetched for writing before small and medium
-        /// parts are staged there, 1 KiB at a time: a store to such a line waits for the peer.
-        fetch_in: bool = true, NONE, 1;
-        /// Whether small and medium parts are read out of swapped slots 1 KiB at a time, while the
-        /// next lines are prefetched for writing: this core writes them next.
-        fetch_out: bool = true, NONE, 1;
+        /// The way of staged data of fewer than `far_bytes`, until a group has measured.
+        near: Pipeline = Pipeline::Vector, NONE, 1;
+        /// The way of staged data of more bytes, until a group has measured.
+        far: Pipeline = Pipeline::Ahead, NONE, 1;
+        /// The way to copy a rank's own data, until a group has measured.
+        own: Way = Way::Vector, NONE, 1;
     }
 }
 
+/// The knobs that files have and reports show: those that a user can understand. The others are
+/// constants and derived sizes, which only tests vary.
+const OFFERED: [&str; 11] = [
+    "near",
+    "far",
+    "own",
+    "window_bytes",
+    "payloads_bytes",
+    "some_payload_bytes",
+    "threads_payload_bytes",
+    "one_shot_bytes",
+    "read_bytes",
+    "far_bytes",
+    "stream_bytes",
+];
+
 impl Tuning {
+    /// Returns the knobs that files have and reports show, in the order of reports.
+    pub fn offered() -> impl Iterator<Item = &'static Knob> + Clone {
+        OFFERED.iter().filter_map(|name| Knob::named(name))
+    }
+
+    /// Returns these values with windows of this size where each rank has a block, and with the
+    /// sizes that follow from it: windows of half of it where every rank reads all data, and slots
+    /// for two.
+    pub(crate) fn with_windows(self, bytes: usize) -> Tuning {
+        let whole_window_bytes = (bytes / 2 / 128 * 128).max(1 << 10);
+        Tuning { window_bytes: bytes, whole_window_bytes, moving_bytes: 2 * bytes, ..self }
+    }
+
     /// Returns the value of a knob.
     pub fn get(&self, knob: &Knob) -> Value {
         (knob.get)(self)
     }
 
-    /// Sets the value of a knob.
+    /// Sets the value of a knob, and the sizes that follow from it.
     ///
     /// # Errors
     /// What is expected, if the knob does not allow this value.
@@ -210,6 +216,9 @@ impl Tuning {
             return Err(knob.expected());
         }
         (knob.set)(self, value);
+        if knob.name == "window_bytes" {
+            *self = self.with_windows(self.window_bytes);
+        }
         Ok(())
     }
 
@@ -284,7 +293,7 @@ impl Knob {
     pub fn allows(&self, value: Value) -> bool {
         match ((self.get)(&Tuning::DEFAULT), value) {
             (Value::Bytes(_), Value::Bytes(bytes)) => self.limits.contains(&bytes) && bytes.is_multiple_of(self.unit),
-            (Value::Way(_), Value::Way(_)) | (Value::Switch(_), Value::Switch(_)) => true,
+            (Value::Way(_), Value::Way(_)) | (Value::Pipeline(_), Value::Pipeline(_)) => true,
             _ => false,
         }
     }
@@ -297,7 +306,7 @@ impl Knob {
             }
             Value::Bytes(_) => format!("a number of bytes from {} to {}", self.limits.start(), self.limits.end()),
             Value::Way(_) => format!("one of {}", Way::ALL.map(Way::name).join(", ")),
-            Value::Switch(_) => "yes or no".to_owned(),
+            Value::Pipeline(_) => format!("one of {}", Pipeline::ALL.map(Pipeline::name).join(", ")),
         }
     }
 }

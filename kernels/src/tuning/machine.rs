@@ -1,18 +1,6 @@
-//! The machine in the system's words: its processor and its caches.
+//! The machine in the system's words: its caches.
 
 use std::{fs, path::Path};
-
-/// The maker of the processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Vendor {
-    /// `GenuineIntel`.
-    Intel,
-    /// `AuthenticAMD`.
-    Amd,
-    /// Any other, or unknown.
-    #[default]
-    Other,
-}
 
 /// A cache of data, or of data and instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +16,6 @@ pub struct Cache {
 /// The facts on which knobs depend. What is unknown is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// The maker of the processor.
-    pub vendor: Vendor,
-    /// The processor's family, as its instruction `cpuid` says.
-    pub family: u32,
-    /// Whether `rep movsb` is fast for long copies (`erms`).
-    pub has_fast_movsb: bool,
-    /// Whether `rep movsb` is fast for short copies, too (`fsrm`).
-    pub has_fast_short_movsb: bool,
     /// Every cache, once.
     pub caches: Vec<Cache>,
 }
@@ -46,12 +26,11 @@ impl Machine {
         Machine::at(Path::new("/"))
     }
 
-    /// Returns the facts in the files `proc/cpuinfo` and `sys/devices/system/cpu` of this folder.
+    /// Returns the facts in the files of `sys/devices/system/cpu` of this folder.
     pub fn at(root: &Path) -> Machine {
         let cpus = root.join("sys/devices/system/cpu");
-        let text = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
         let online = fs::read_to_string(cpus.join("online")).map_or_else(|_| Vec::new(), |text| numbers(&text));
-        let mut machine = Machine::of_cpuinfo(&text);
+        let mut machine = Machine::default();
         for core in online {
             // The caches of this core are like those of another that shares its last level.
             if machine.caches.iter().any(|cache| cache.level > 2 && cache.cores.contains(&core)) {
@@ -65,23 +44,6 @@ impl Machine {
             }
         }
         machine
-    }
-
-    /// Reads the first processor of `/proc/cpuinfo`.
-    fn of_cpuinfo(text: &str) -> Machine {
-        let first = text.split("\n\n").next().unwrap_or_default();
-        let field = |name: &str| {
-            first.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name).map(|(_, it)| it)
-        };
-        let vendor = match field("vendor_id").unwrap_or_default().trim() {
-            "GenuineIntel" => Vendor::Intel,
-            "AuthenticAMD" => Vendor::Amd,
-            _ => Vendor::Other,
-        };
-        let has = |flag: &str| field("flags").is_some_and(|flags| flags.split_whitespace().any(|other| other == flag));
-        let family = field("cpu family").and_then(|family| family.trim().parse().ok()).unwrap_or(0);
-        let (has_fast_movsb, has_fast_short_movsb) = (has("erms"), has("fsrm"));
-        Machine { vendor, family, has_fast_movsb, has_fast_short_movsb, ..Machine::default() }
     }
 
     /// Returns the bytes of a core's own second-level cache: its part, if it is shared by more than
@@ -135,10 +97,8 @@ mod tests {
     use super::*;
 
     /// Writes what the system of a machine shows, with two threads a core.
-    fn model(root: &Path, cpuinfo: &str, caches: &[(usize, &str, &str, &str, &str)]) {
+    fn model(root: &Path, caches: &[(usize, &str, &str, &str, &str)]) {
         let cpus = root.join("sys/devices/system/cpu");
-        fs::create_dir_all(root.join("proc")).unwrap();
-        fs::write(root.join("proc/cpuinfo"), cpuinfo).unwrap();
         fs::create_dir_all(&cpus).unwrap();
         fs::write(cpus.join("online"), "0-3\n").unwrap();
         for core in 0..4 {
@@ -160,19 +120,15 @@ mod tests {
     #[test]
     fn a_machine_is_read_from_the_files_of_the_system() {
         let root = std::env::temp_dir().join(format!("consonance-machine-{}", std::process::id()));
-        let cpuinfo = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu erms fsrm avx2\n\n\
-            processor\t: 1\nvendor_id\t: GenuineIntel\n";
         let caches = [
             (0, "1", "Data", "32K", "thread pair"),
             (1, "1", "Instruction", "32K", "thread pair"),
             (2, "2", "Unified", "512K", "thread pair"),
             (3, "3", "Unified", "16M", "thread pair"),
         ];
-        model(&root, cpuinfo, &caches);
+        model(&root, &caches);
         let machine = Machine::at(&root);
         fs::remove_dir_all(&root).unwrap();
-        assert_eq!((machine.vendor, machine.family), (Vendor::Amd, 25));
-        assert!(machine.has_fast_movsb && machine.has_fast_short_movsb);
         assert_eq!(machine.caches.len(), 6, "{machine:?}");
         // Two threads of a core share a cache, which is the core's own; there are two cores.
         assert_eq!(machine.own_cache_bytes(), Some(512 << 10));
@@ -190,7 +146,7 @@ mod tests {
     fn a_shared_second_level_is_divided() {
         let cache = |level, bytes, cores: &[usize]| Cache { level, bytes, cores: cores.to_vec() };
         let caches = vec![cache(1, 64 << 10, &[0]), cache(2, 4 << 20, &[0, 1, 2, 3])];
-        let machine = Machine { caches, ..Machine::default() };
+        let machine = Machine { caches };
         assert_eq!(machine.own_cache_bytes(), Some(1 << 20));
         assert_eq!(machine.last_cache_bytes(), None);
     }

@@ -6,24 +6,29 @@
 //! (`shm/header.rs`). All other knobs are of a [process](Scope::Process), and may change at any
 //! time.
 //!
-//! A process settles its values before its first group. Rank 0 of a group measures the ways to copy
-//! before the first large call (`group/measured.rs`).
+//! A process settles its values before its first group. A group of processes measures its pipelines
+//! after its first large call (`group/measured.rs`).
 //!
-//! `knobs.rs` has the table, `value.rs` the types of values. `machine.rs` reads what the system
+//! `knobs.rs` has the table, `value.rs` the types of values, `pipelines.rs` the ways to choose from. `machine.rs` reads what the system
 //! says of the machine, and `choice.rs` sets knobs by it. `text.rs` reads and writes files of
 //! knobs. `process.rs` keeps the values of this process.
 
 mod value;
+mod pipelines;
+mod fastest;
 mod knobs;
 mod machine;
 mod choice;
 mod text;
 mod process;
 
+pub(crate) use fastest::{TURNS, fastest, median};
 pub use knobs::{Knob, Scope, Tuning};
 pub(crate) use knobs::{LEAST_CELL_BYTES, LEAST_CELLS, RING_CELL_BYTES, RING_CELLS};
-pub use machine::{Cache, Machine, Vendor};
-pub use process::{Origin, Settled, VARIABLE, adopt, current, for_ranks, is_due, join, keep, settle, settled};
-pub(crate) use process::{adopt_of_peer, measure_with};
+pub use machine::{Cache, Machine};
+pub use pipelines::Pipeline;
+pub(crate) use pipelines::{Choice, MOVSB_BYTES};
+pub use process::{Origin, Settled, Trial, VARIABLE, adopt, current, for_ranks, is_due, join, keep, settle, settled};
+pub(crate) use process::{begin_trial, choose, choose_own, end_trial, is_own_due, note, try_out};
 pub use text::{TuningError, parse, to_text};
 pub use value::{Value, Way};

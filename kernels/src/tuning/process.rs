@@ -3,11 +3,13 @@
 use super::{
     knobs::{Knob, Scope, Tuning},
     machine::Machine,
+    pipelines::Choice,
     text::{TuningError, parse},
+    value::{Value, Way},
 };
 use crate::sync::{
     fork::PerProcess,
-    plain::{AtomicBool, AtomicPtr, Ordering},
+    plain::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
 };
 use std::{
     collections::BTreeMap,
@@ -16,6 +18,7 @@ use std::{
     io::{self, Read},
     ptr,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 /// The environment variable that has the path of a file of knobs, or `off` for the defaults.
@@ -32,9 +35,9 @@ pub enum Origin {
     Default,
     /// The system's words about the machine.
     Machine,
-    /// The measurement before the first large call of a group whose rank 0 is in this process.
+    /// The measurement after the first large call of a group.
     Measured,
-    /// Another process of a group, which has measured or read a file for all.
+    /// Another process of a group, which had chosen before.
     Peer,
     /// The file that [`VARIABLE`] names.
     File,
@@ -52,6 +55,17 @@ impl fmt::Display for Origin {
     }
 }
 
+/// The time that data took with a value of a knob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// The knob.
+    pub knob: &'static str,
+    /// The value.
+    pub value: Value,
+    /// The median time.
+    pub time: Duration,
+}
+
 /// The values of this process, and where they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -63,6 +77,8 @@ pub struct Settled {
     pub is_off: bool,
     /// Whether a measurement may still change some of them.
     pub measures: bool,
+    /// The times of what this process has measured as rank 0 of a group.
+    pub trials: Vec<Trial>,
     /// The origins of knobs whose values are not the table's, by name.
     origins: BTreeMap<&'static str, Origin>,
 }
@@ -74,7 +90,7 @@ impl Settled {
     /// If the variable names a file that cannot be read, or is malformed.
     pub fn new(variable: Option<&str>, machine: &Machine) -> Result<Settled, TuningError> {
         let (tuning, origins) = (Tuning::DEFAULT, BTreeMap::new());
-        let mut settled = Settled { tuning, file: None, is_off: false, measures: false, origins };
+        let mut settled = Settled { tuning, file: None, is_off: false, measures: false, trials: Vec::new(), origins };
         match variable.filter(|text| !text.is_empty()) {
             Some("off") => {
                 settled.is_off = true;
@@ -140,9 +156,12 @@ struct Locked {
     /// The values that were ever used. They are few: a group has those of its process or, between
     /// processes, those of the process that made its segment.
     kept: Mutex<Vec<&'static Tuning>>,
-    /// Held by the thread that measures.
-    measuring: Mutex<()>,
+    /// The key of the group that measures; 0 if none does.
+    trying: AtomicU64,
 }
+
+/// The same of the way of a rank's own data.
+static IS_OWN_DUE: AtomicBool = AtomicBool::new(false);
 
 static LOCKED: PerProcess<Locked> = PerProcess::new(Locked::default);
 
@@ -157,8 +176,9 @@ pub fn current() -> &'static Tuning {
 /// Returns the values for a new group of `ranks` ranks in processes that may use `cores` cores
 /// together.
 pub fn for_ranks(ranks: usize, cores: usize) -> Tuning {
+    let tuning = current().near.of_group(*current());
     // The system may not tell the cores.
-    if cores > 0 && ranks > cores { current().crowded() } else { *current() }
+    if cores > 0 && ranks > cores { tuning.crowded() } else { tuning }
 }
 
 /// Returns the values for a group whose segment another process has made with the values `theirs`.
@@ -174,18 +194,70 @@ pub fn is_due() -> bool {
     IS_DUE.load(Ordering::Relaxed)
 }
 
-/// Takes the values that `measure` returns, unless this process has measured, or has its values
-/// from a peer, from a file or from the defaults. Waits for another thread that measures.
-pub(crate) fn measure_with(measure: impl FnOnce() -> Tuning) {
-    let _one = lock(&LOCKED.get().measuring);
-    if settle().is_ok() && is_due() {
-        adopt(&measure(), Origin::Measured);
+/// Begins trials of values by the ranks of the group with this key, which is not 0. Returns false
+/// if another group of this process is about to measure.
+pub(crate) fn begin_trial(key: u64) -> bool {
+    let trying = &LOCKED.get().trying;
+    let found = trying.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
+    found.is_ok_and(|_| true) || found == Err(key)
+}
+
+/// Uses these values in this process, until the trial ends or [`adopt`].
+pub(crate) fn try_out(tuning: &Tuning) {
+    store(*tuning);
+}
+
+/// Takes this choice, unless this process has one, or its values are fixed.
+pub(crate) fn choose(choice: Choice, origin: Origin) {
+    change(|settled| {
+        if settled.measures {
+            settled.adopt(&choice.of_process(settled.tuning), origin);
+            settled.measures = false;
+            IS_DUE.store(false, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Whether a measurement may still change the way of a rank's own data. It costs a load.
+#[inline]
+pub(crate) fn is_own_due() -> bool {
+    // Relaxed: the flag stands for itself.
+    IS_OWN_DUE.load(Ordering::Relaxed)
+}
+
+/// Takes the way of a rank's own data that `measure` returns, if it is still due. Other threads go
+/// on with the way of before meanwhile.
+pub(crate) fn choose_own(measure: impl FnOnce() -> Option<Way>) {
+    if !IS_OWN_DUE.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    if let Some(own) = measure() {
+        change(|settled| settled.adopt(&Tuning { own, ..settled.tuning }, Origin::Measured));
     }
 }
 
-/// Takes the knobs of a process that a peer has measured, or has from a file.
-pub(crate) fn adopt_of_peer(theirs: &Tuning) {
-    adopt(&current().with(Scope::Process, theirs), Origin::Peer);
+/// Changes the values of this process, if it has any.
+fn change(make: impl FnOnce(&mut Settled)) {
+    if let Some(Ok(settled)) = &mut *lock(&LOCKED.get().settled) {
+        make(settled);
+        store(settled.tuning);
+    }
+}
+
+/// Keeps the times of trials, for reports.
+pub(crate) fn note(trials: impl IntoIterator<Item = Trial>) {
+    if let Some(Ok(settled)) = &mut *lock(&LOCKED.get().settled) {
+        settled.trials.extend(trials);
+    }
+}
+
+/// Ends trials: the process has its values again.
+pub(crate) fn end_trial() {
+    let settled = lock(&LOCKED.get().settled);
+    if let Some(Ok(settled)) = &*settled {
+        store(settled.tuning);
+    }
+    LOCKED.get().trying.store(0, Ordering::Relaxed);
 }
 
 /// Returns these values for the rest of the process.
@@ -229,6 +301,7 @@ fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError>
     if let Ok(Settled { tuning, measures, .. }) = &new {
         store(*tuning);
         IS_DUE.store(*measures, Ordering::Relaxed);
+        IS_OWN_DUE.store(*measures, Ordering::Relaxed);
     }
     settled.insert(new).as_ref().map(answer).map_err(|error| error.clone())
 }
@@ -244,6 +317,7 @@ pub fn adopt(tuning: &Tuning, origin: Origin) {
         settled.adopt(&new, origin);
         settled.measures = false;
         IS_DUE.store(false, Ordering::Relaxed);
+        IS_OWN_DUE.store(false, Ordering::Relaxed);
     }
     store(new);
 }
@@ -265,7 +339,7 @@ mod tests {
     #[test]
     fn each_value_has_its_origin() {
         let caches = vec![Cache { level: 2, bytes: 1 << 20, cores: vec![0] }];
-        let machine = Machine { has_fast_movsb: true, caches, ..Machine::default() };
+        let machine = Machine { caches };
         let origin = |settled: &Settled, name| settled.origin(Knob::named(name).unwrap());
         let plain = Settled::new(None, &machine).unwrap();
         assert_eq!(plain.tuning, Tuning::of(&machine));

@@ -77,7 +77,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<(&'static Knob, Value)>, Tuni
         let Some((name, value)) = line.split_once('=').map(|(name, value)| (name.trim(), value.trim())) else {
             return Err(error(at, None, "a knob, = and its value".to_owned(), line));
         };
-        let Some(knob) = Knob::named(name) else {
+        let Some(knob) = Tuning::offered().find(|knob| knob.name == name) else {
             return Err(error(at, None, "the name of a knob".to_owned(), name));
         };
         if values.iter().any(|(other, _)| other.name == name) {
@@ -93,7 +93,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<(&'static Knob, Value)>, Tuni
 /// Returns a file of these values, which [`parse`] reads. Each knob's comment says what it does.
 pub fn to_text(tuning: &Tuning) -> String {
     let mut text = format!("{TITLE}\n");
-    for knob in Tuning::KNOBS {
+    for knob in Tuning::offered() {
         let about = knob.about.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(text, "\n# {about}\n{} = {}\n", knob.name, tuning.get(knob)).expect("a string takes any text");
     }
@@ -103,12 +103,13 @@ pub fn to_text(tuning: &Tuning) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tuning::Pipeline;
 
     #[test]
     fn written_knobs_read_back() {
         let mut tuning = Tuning::DEFAULT;
-        tuning.window_bytes = 32 << 10;
-        tuning.fetch_in = false;
+        tuning = tuning.with_windows(32 << 10);
+        tuning.near = Pipeline::Stream;
         let mut read = Tuning::DEFAULT;
         for (knob, value) in parse("text", &to_text(&tuning)).unwrap() {
             read.set(knob, value).unwrap();
@@ -129,10 +130,11 @@ mod tests {
         let line = |line: &str| fails(&format!("\n# a comment\n{TITLE}\n\n{line}\n"));
         assert_eq!(line("window_bytes"), refused(5, "", "window_bytes"));
         assert_eq!(line("window = 7"), refused(5, "", "window"));
-        assert_eq!(line("in_small = memcpy"), refused(5, "in_small", "memcpy"));
-        assert_eq!(line("fetch_in = 1"), refused(5, "fetch_in", "1"));
-        assert_eq!(line("fetch_in ="), refused(5, "fetch_in", "nothing"));
+        assert_eq!(line("moving_bytes = 128"), refused(5, "", "moving_bytes"), "it follows from another");
+        assert_eq!(line("near = memcpy"), refused(5, "near", "memcpy"));
+        assert_eq!(line("own = 1"), refused(5, "own", "1"));
+        assert_eq!(line("far ="), refused(5, "far", "nothing"));
         assert_eq!(line("read_bytes = -1"), refused(5, "read_bytes", "-1"));
-        assert_eq!(line("fetch_in = no\nfetch_in = no"), refused(6, "fetch_in", "a second"));
+        assert_eq!(line("far = read\nfar = read"), refused(6, "far", "a second"));
     }
 }

@@ -1,5 +1,6 @@
 //! The types of a knob's value. Each value is also a word, for the header of a segment.
 
+use super::pipelines::Pipeline;
 use std::fmt;
 
 /// A way to copy bytes.
@@ -52,8 +53,8 @@ pub enum Value {
     Bytes(usize),
     /// A way to copy.
     Way(Way),
-    /// Whether to do something.
-    Switch(bool),
+    /// A whole way of staged data.
+    Pipeline(Pipeline),
 }
 
 impl Value {
@@ -62,7 +63,7 @@ impl Value {
         match self {
             Value::Bytes(bytes) => bytes as u64,
             Value::Way(way) => way as u64,
-            Value::Switch(is_on) => u64::from(is_on),
+            Value::Pipeline(pipeline) => pipeline as u64,
         }
     }
 
@@ -72,8 +73,7 @@ impl Value {
         Some(match self {
             Value::Bytes(_) => Value::Bytes(index),
             Value::Way(_) => Value::Way(*Way::ALL.get(index)?),
-            Value::Switch(_) if index < 2 => Value::Switch(index == 1),
-            Value::Switch(_) => return None,
+            Value::Pipeline(_) => Value::Pipeline(*Pipeline::ALL.get(index)?),
         })
     }
 
@@ -82,11 +82,10 @@ impl Value {
         match self {
             Value::Bytes(_) => text.parse().ok().map(Value::Bytes),
             Value::Way(_) => Way::ALL.into_iter().find(|way| way.name() == text).map(Value::Way),
-            Value::Switch(_) => match text {
-                "yes" => Some(Value::Switch(true)),
-                "no" => Some(Value::Switch(false)),
-                _ => None,
-            },
+            Value::Pipeline(_) => {
+                let pipeline = Pipeline::ALL.into_iter().find(|pipeline| pipeline.name() == text);
+                pipeline.map(Value::Pipeline)
+            }
         }
     }
 }
@@ -96,7 +95,7 @@ impl fmt::Display for Value {
         match self {
             Value::Bytes(bytes) => f.pad(&bytes.to_string()),
             Value::Way(way) => f.pad(way.name()),
-            Value::Switch(is_on) => f.pad(if *is_on { "yes" } else { "no" }),
+            Value::Pipeline(pipeline) => f.pad(pipeline.name()),
         }
     }
 }
@@ -121,7 +120,7 @@ macro_rules! field {
     };
 }
 
-field!(usize: Bytes, Way: Way, bool: Switch);
+field!(usize: Bytes, Way: Way, Pipeline: Pipeline);
 
 #[cfg(test)]
 mod tests {
@@ -130,13 +129,13 @@ mod tests {
     #[test]
     fn values_are_read_back_from_words_and_texts() {
         let values = Way::ALL.map(Value::Way).into_iter().chain([0, 1, usize::MAX].map(Value::Bytes));
-        for value in values.chain([false, true].map(Value::Switch)) {
+        for value in values.chain(Pipeline::ALL.map(Value::Pipeline)) {
             assert_eq!(value.with_word(value.word()), Some(value));
             assert_eq!(value.with_text(&value.to_string()), Some(value));
         }
         assert_eq!(Value::Way(Way::Vector).with_word(7), None);
-        assert_eq!(Value::Switch(true).with_word(2), None);
+        assert_eq!(Value::Pipeline(Pipeline::Plain).with_word(8), None);
         assert_eq!(Value::Bytes(0).with_text("-1"), None);
-        assert_eq!(Value::Switch(true).with_text("1"), None);
+        assert_eq!(Value::Pipeline(Pipeline::Plain).with_text("1"), None);
     }
 }

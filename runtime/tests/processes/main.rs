@@ -70,8 +70,7 @@ const PARTS: &[(&str, Part)] = &[
     ("names", costs::names),
     ("keeps", costs::keeps),
     ("measures", measures::measures),
-    ("has_measured", measures::has_measured),
-    ("comes_later", measures::comes_later),
+    ("has_chosen", measures::has_chosen),
 ];
 
 /// Not a test: the entry point of the started processes.

@@ -1,24 +1,33 @@
-//! The measurement of copies: when it is made, and who has its values.
+//! The choice of pipelines: when ranks measure, and who has the values.
 
 use crate::driver::{self, Job, say};
 use consonance::{ReduceOp, Result};
 use consonance_kernels::{
     group::measured::LARGE_BYTES,
-    tuning::{Scope, Tuning, current, settled},
+    tuning::{Origin, Pipeline, Tuning, adopt, current, settled},
 };
-use std::time::Duration;
+use std::{thread, time::Duration};
 
-/// Makes small and large calls, and reports after each whether a measurement is due. Then reports
-/// its knobs of a process.
+fn is_due() -> bool {
+    settled().expect("no file").measures
+}
+
+/// Returns what this process has chosen.
+fn choice() -> String {
+    let Tuning { near, far, own, read_bytes, .. } = current();
+    format!("{near} {far} {own} {read_bytes}")
+}
+
+/// Makes small and large calls, and reports after each whether a choice is due. Then reports the
+/// choice.
 pub(crate) fn measures(words: &[&str]) -> Result<()> {
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
     let mut data = vec![1f32; LARGE_BYTES / size_of::<f32>()];
-    let is_due = || settled().unwrap().measures;
     let tell = |when: &str| say(&format!("{when} {}", is_due()));
     rank.all_reduce(ReduceOp::Max, &mut data[1..])?;
     tell("small");
-    if rank.rank() == 2 {
+    if rank.rank() == 1 {
         // Less than a measurement is made in.
         rank.set_timeout(Duration::from_millis(4999))?;
     }
@@ -32,78 +41,66 @@ pub(crate) fn measures(words: &[&str]) -> Result<()> {
         "all_reduce" => rank.all_reduce(ReduceOp::Max, &mut data)?,
         _ => rank.broadcast(&mut data, 0)?,
     }
-    if rank.rank() == 0 {
-        tell("large");
+    tell("large");
+    for _ in 0..3 {
+        rank.all_reduce(ReduceOp::Max, &mut data)?;
     }
-    rank.all_reduce(ReduceOp::Max, &mut data)?;
-    tell("next");
-    let knobs = Tuning::KNOBS.iter().filter(|knob| knob.scope == Scope::Process);
-    let knobs: Vec<String> = knobs.map(|knob| current().get(knob).to_string()).collect();
-    say(&format!("knobs {}", knobs.join(" ")));
+    assert!(data.iter().all(|&number| number == 1.0));
+    say(&format!("choice {}", choice()));
     Ok(())
 }
 
 #[test]
-fn rank_0_measures_before_the_first_large_call_and_its_peers_take_its_knobs() {
+fn ranks_measure_after_their_first_large_call_and_choose_the_same() {
+    if thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
+        eprintln!("skipped: ranks that outnumber the cores do not measure (run it on two cores)");
+        return;
+    }
     for call in ["all_reduce", "broadcast"] {
-        let mut job = Job::start(3, &format!("measures {call}"));
+        let mut job = Job::start(2, &format!("measures {call}"));
         let mut all = Vec::new();
-        for (rank, process) in job.all().enumerate() {
-            assert_eq!(process.expect("small"), "true");
-            assert_eq!(process.expect("impatient"), "true");
-            if rank == 0 {
-                assert_eq!(process.expect("large"), "false");
+        for process in job.all() {
+            for (when, expected) in [("small", "true"), ("impatient", "true"), ("large", "false")] {
+                assert_eq!(process.expect(when), expected, "{when}");
             }
-            assert_eq!(process.expect("next"), "false");
-            all.push(process.expect("knobs").to_owned());
+            all.push(process.expect("choice").to_owned());
         }
-        assert!(all.iter().all(|knobs| *knobs == all[0]), "{all:?}");
+        assert_eq!(all[0], all[1]);
         job.end();
     }
 }
 
-/// Makes large calls in a group whose rank 0 has measured elsewhere since it was made.
-pub(crate) fn has_measured(_: &[&str]) -> Result<()> {
+/// Makes large calls in a group, some of whose processes have chosen elsewhere.
+pub(crate) fn has_chosen(words: &[&str]) -> Result<()> {
+    if let Some(near) = Pipeline::ALL.into_iter().find(|pipeline| pipeline.name() == words[0]) {
+        adopt(&Tuning { near, ..*current() }, Origin::Measured);
+    }
     let mut group = driver::join(1, driver::LONG)?;
     let mut rank = group.communicators().remove(0);
-    rank.barrier()?;
-    if rank.rank() == 0 {
-        consonance_kernels::os::copy_times::measure_once();
+    let mut data = vec![1f32; 3 * LARGE_BYTES / size_of::<f32>()];
+    for _ in 0..3 {
+        rank.all_reduce(ReduceOp::Sum, &mut data)?;
     }
-    let mut data = vec![1f32; LARGE_BYTES / size_of::<f32>()];
-    for _ in 0..2 {
-        rank.all_reduce(ReduceOp::Max, &mut data)?;
-    }
-    say(&format!("due {}", settled().unwrap().measures));
+    assert!(data.iter().all(|&number| number == 27.0));
+    say(&format!("choice {} {}", is_due(), choice()));
     Ok(())
 }
 
 #[test]
-fn rank_0_publishes_its_earlier_measurements_to_its_peers() {
-    let mut job = Job::start(3, "has_measured");
-    job.all().for_each(|process| assert_eq!(process.expect("due"), "false"));
-    job.end();
-}
-
-/// Joins a group whose other process has measured.
-pub(crate) fn comes_later(words: &[&str]) -> Result<()> {
-    let is_due = || settled().unwrap().measures;
-    if words[0] == "measured" {
-        consonance_kernels::os::copy_times::measure_once();
-    }
-    let _group = driver::join(1, driver::LONG)?;
-    say(&format!("due {}", is_due()));
-    Ok(())
-}
-
-#[test]
-fn a_process_takes_measured_knobs_of_its_segment_s_creator() {
-    for (first, expected) in [("measured", "false"), ("new", "true")] {
-        let mut job = Job::new(2);
-        // Task 0 makes what the group shares.
-        job.launch(0, &format!("comes_later {first}"));
-        job.launch(1, "comes_later new");
-        job.all().for_each(|process| assert_eq!(process.expect("due"), expected));
+fn a_choice_of_before_is_taken_by_those_without_one() {
+    let default = "ahead vector 262144";
+    for (before, expected) in [
+        (["movsb", "none", "none"], ["movsb"; 3]),
+        (["none", "none", "stream"], ["stream"; 3]),
+        (["none", "plain", "mixed"], ["plain", "plain", "mixed"]),
+    ] {
+        let mut job = Job::new(3);
+        for (rank, before) in before.into_iter().enumerate() {
+            job.launch(rank, &format!("has_chosen {before}"));
+        }
+        for (process, near) in job.all().zip(expected) {
+            assert_eq!(process.expect("choice"), format!("false {near} {default}"));
+        }
         job.end();
     }
 }

@@ -2,5 +2,4 @@
 
 pub(crate) mod available;
 pub(crate) mod clock;
-pub(crate) mod copy_times;
 pub(crate) mod process_memory;

@@ -117,17 +117,6 @@ impl Segment {
         tuning::current()
     }
 
-    /// Nobody measures in the model.
-    pub(crate) fn measured(&self) -> Option<Tuning> {
-        None
-    }
-
-    pub(crate) fn has_measured(&self) -> bool {
-        true
-    }
-
-    pub(crate) fn tell_measured(&self, _: &Tuning) {}
-
     /// Returns whether the calling rank has died: it then does nothing more.
     pub(crate) fn forked(&self) -> bool {
         fault::dead()

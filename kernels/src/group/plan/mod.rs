@@ -19,7 +19,7 @@ use crate::{
         codes::Access,
         records::{FIRST_BYTES, MESSAGE_BYTES, MESSAGE_DATA_BYTES, PAYLOAD_BYTES, TINY_BYTES},
     },
-    tuning::{self, Tuning},
+    tuning::{self, Pipeline, Tuning},
 };
 use consonance_spec::Signature;
 use std::ops::Range;
@@ -231,6 +231,7 @@ impl Topology {
                 tuning.least_window_bytes,
                 4 * tuning.least_window_bytes,
                 least_read(tuning::current().read_bytes, slot_bytes),
+                least_read(tuning::current().far_bytes, slot_bytes),
             ];
             [&windows[..], &one_shot, &others].concat()
         };
@@ -358,12 +359,17 @@ impl Topology {
         let one_shot_bytes = if is_to_root && self.returns(step) { root_one_shot_bytes } else { one_shot_bytes };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
         let read_bytes = least_read(tuning::current().read_bytes, slot_bytes);
+        let far_bytes = least_read(tuning::current().far_bytes, slot_bytes);
+        let reads_one_way = |of: Chunking| of.readers == Readers::OneWay && tuning::current().far == Pipeline::Read;
         let in_heap = in_heap && bytes > in_place_bytes;
         match step {
             StepKind::Exchange => Protocol::Inline,
             StepKind::Message => Protocol::Message,
             StepKind::Published(_) if in_heap => Protocol::InPlace,
             StepKind::Published(chunking) if self.reads && chunking.blocks > 1 && bytes >= read_bytes => {
+                Protocol::ProcessRead
+            }
+            StepKind::Published(chunking) if self.reads && reads_one_way(chunking) && bytes >= far_bytes => {
                 Protocol::ProcessRead
             }
             StepKind::Published(chunking) => {

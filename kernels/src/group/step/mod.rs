@@ -14,6 +14,7 @@
 
 use super::{
     end::abort::Fault,
+    measured::after_call,
     meeting::Meeting,
     participant::Participant,
     payloads::Payloads,
@@ -179,11 +180,12 @@ impl<'e> Step<'e> {
         assert!(input.is_none_or(|input| Some(input.dtype()) == signature.dtype), "input of {signature}");
         let (bytes, start) = input.map_or((0, ptr::null()), |buf| (buf.bytes(), buf.as_ptr()));
         let kind = StepKind::Published(chunking);
-        participant.prepare(if chunking.most_bytes == usize::MAX { bytes } else { chunking.most_bytes })?;
+        participant.prepare()?;
         if participant.staging.is_some() {
             let input = Input { start, bytes, counts };
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
-            return unsafe { in_windows(participant, signature, kind, input, work) };
+            unsafe { in_windows(participant, signature, kind, input, work)? };
+            return after_call(participant, chunking.most_bytes);
         }
         let arrival = Arrival::shared(signature, kind.access(), bytes, start, ptr::null_mut());
         Sharing::arrive(participant, &arrival, Default::default())?.read_in_place(work)
@@ -217,7 +219,7 @@ impl<'e> Step<'e> {
         let (bytes, start, most_bytes) = (input.bytes(), input.as_ptr(), most_before(participant, words));
         assert!(bytes > most_bytes, "{bytes} bytes fit before {} words", words.len());
         let kind = |bytes: usize| StepKind::Published(Chunking::blocks(ranks, bytes));
-        participant.prepare(bytes)?;
+        participant.prepare()?;
         let showing = match participant.staging {
             None => None,
             Some(_) => {
@@ -288,17 +290,18 @@ impl<'e> Step<'e> {
         let output = recv.as_mut().map_or(ptr::null_mut(), |recv| recv.as_mut_ptr());
         let receives = targets == Targets::Own || targets.reach(participant.world().rank());
         assert!(!receives || !output.is_null(), "a rank that receives gives recv");
-        participant.prepare(bytes)?;
+        participant.prepare()?;
         let step = Divided { signature, reducer, targets, input, count, output, holdings: None };
         // SAFETY: both buffers have `count` elements, are borrowed, and are the same or disjoint.
         // The output is null where this rank does not receive.
         unsafe {
             match participant.staging {
-                None => divided_in_place(participant, &step),
-                Some(_) if receives => divided_on_stage(participant, &step),
-                Some(_) => divided_on_stage(participant, &Divided { output: ptr::null_mut(), ..step }),
+                None => return divided_in_place(participant, &step),
+                Some(_) if receives => divided_on_stage(participant, &step)?,
+                Some(_) => divided_on_stage(participant, &Divided { output: ptr::null_mut(), ..step })?,
             }
         }
+        after_call(participant, bytes)
     }
 
     /// Gives this rank's data to the peers that read them, and waits for none. `counts` has one for

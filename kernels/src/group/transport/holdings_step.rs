@@ -33,7 +33,7 @@ impl<'s> HoldingsStep<'s> {
     ) -> Result<HoldingsStep<'s>, Fault> {
         let Divided { signature, input, output, .. } = *step;
         let receives = step.targets == Targets::Own || step.targets.reach(participant.world().rank());
-        participant.prepare(step.bytes())?;
+        participant.prepare()?;
         let mut open = [0..0, 0..0];
         let (input, output) = match &participant.staging {
             None => (input, output),

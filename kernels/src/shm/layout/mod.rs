@@ -2,7 +2,7 @@
 //! takes part.
 //!
 //! ```text
-//! reserved at creation:  header, heads and measured knobs | records of all ranks | call logs | lives |
+//! reserved at creation:  header and heads | records of all ranks | call logs | lives |
 //! reserved at first use: records of splits | pairs | staging of each rank of each area |
 //!                        ends of rings | cells of rings | heaps
 //! ```
@@ -21,7 +21,6 @@ use super::{
     error::SegmentError,
     life::Life,
     mapping::{HUGE_PAGE, PAGE},
-    measured_knobs::Measured,
     records::{Head, PAYLOAD_BYTES, RankRecord},
     ring::{CELLS, Cell, RingEnds},
 };
@@ -382,11 +381,8 @@ const fn pairs_of(ranks: usize) -> usize {
 /// The offset of the heads of all groups, behind the header.
 const HEADS: usize = HEADER_BYTES.next_multiple_of(align_of::<Head>());
 
-/// The offset of the knobs that a process measured.
-pub(super) const MEASURED: usize = HEADS + GROUPS * size_of::<Head>();
-
 /// The offset of the records of all ranks.
-const LINES: usize = (MEASURED + size_of::<Measured>()).next_multiple_of(PAGE);
+const LINES: usize = (HEADS + GROUPS * size_of::<Head>()).next_multiple_of(PAGE);
 
 const fn lines_bytes(ranks: usize) -> usize {
     (ranks * size_of::<RankRecord>()).next_multiple_of(PAGE)
@@ -418,7 +414,6 @@ const fn hash(tables: &[&[Code]; 4]) -> u64 {
         size_of::<usize>() as u64,
         PAGE as u64,
         HEADS as u64,
-        MEASURED as u64,
         LINES as u64,
         SPLITS as u64,
         HEAPS_BYTES as u64,
@@ -428,7 +423,6 @@ const fn hash(tables: &[&[Code]; 4]) -> u64 {
         Tuning::DIGEST,
         record::digest::<Header>(),
         record::digest::<Head>(),
-        record::digest::<Measured>(),
         record::digest::<RankRecord>(),
         record::digest::<CallLog>(),
         record::digest::<Life>(),

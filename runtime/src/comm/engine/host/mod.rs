@@ -181,7 +181,8 @@ impl Host {
     /// or in that of this rank and `to`, and returns how long this rank has waited for that. The
     /// peers of the last call may wait for this rank in the next one, of another group. A call in
     /// the same group settles the last one itself.
-    #[inline]
+    // Inlined: the call and its large result would cost as much as what it asks.
+    #[inline(always)]
     fn settle(&mut self, name: Kind, to: Option<usize>) -> Result<Duration, Failure> {
         match self.unsettled_pair {
             None if to.is_none() || !self.endpoint.is_unsettled() => Ok(Duration::ZERO),
@@ -190,6 +191,7 @@ impl Host {
         }
     }
 
+    #[cold]
     fn settle_with(&mut self, peer: Option<usize>, name: Kind) -> Result<Duration, Failure> {
         let endpoint = match peer {
             Some(peer) => self.pairs[peer].as_mut().expect("the last call was in this group"),
