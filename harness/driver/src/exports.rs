@@ -1,10 +1,11 @@
 //! The functions of the driver.
 
 use crate::{
-    event::Event,
+    event::{Event, Record},
     machine::Machine,
     objects::{Objects, call},
     pinned_memory::Pinned,
+    texts::text,
     work::{Stream, Work},
 };
 use consonance_kernels::{
@@ -12,7 +13,7 @@ use consonance_kernels::{
         INTERPRETER,
         sys::{
             CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, Functions, attribute,
-            function_attribute, jit,
+            function_attribute, jit, pointer_attribute,
         },
     },
     for_each_driver_function,
@@ -79,27 +80,6 @@ fn device(state: &Objects, device: CUdevice) -> Result<usize, CUresult> {
         return Err(CUresult::NOT_INITIALIZED);
     }
     usize::try_from(device).ok().filter(|&device| device < state.plan.devices).ok_or(CUresult::INVALID_DEVICE)
-}
-
-/// Returns a text that the driver gives out: the names and descriptions of the codes that it uses.
-fn text(code: CUresult) -> Option<(&'static CStr, &'static CStr)> {
-    Some(match code {
-        CUresult::SUCCESS => (c"CUDA_SUCCESS", c"no error"),
-        CUresult::INVALID_VALUE => (c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
-        CUresult::OUT_OF_MEMORY => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
-        CUresult::NOT_INITIALIZED => (c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
-        CUresult::NO_DEVICE => (c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
-        CUresult::INVALID_DEVICE => (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
-        CUresult::INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
-        CUresult::INVALID_PTX => (c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
-        CUresult::INVALID_HANDLE => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
-        CUresult::NOT_FOUND => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
-        CUresult::NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
-        CUresult::ILLEGAL_ADDRESS => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
-        CUresult::LAUNCH_FAILED => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
-        CUresult::UNKNOWN => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
-        _ => return None,
-    })
 }
 
 exports! {
@@ -292,14 +272,14 @@ exports! {
     }
 
     fn cuMemAlloc_v2(state, address: *mut CUdeviceptr, bytes: usize) {
-        state.device()?;
+        let device = state.device()?;
         if bytes == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         if bytes > state.plan.memory.saturating_sub(state.machine.bytes()) {
             return Err(CUresult::OUT_OF_MEMORY);
         }
-        let allocated = state.machine.allocate(bytes);
+        let allocated = state.machine.allocate(device, bytes);
         // SAFETY: by the caller's promise.
         unsafe { give(address, allocated) }
     }
@@ -311,6 +291,40 @@ exports! {
             true => Ok(()),
             false => state.misused("freed memory that is not alive", CUresult::INVALID_VALUE),
         }
+    }
+
+    fn cuPointerGetAttributes(
+        state, count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: CUdeviceptr,
+    ) {
+        state.device()?;
+        let on_device = state.machine.allocation_at(address);
+        let is_pinned = on_device.is_none()
+            && state.pinned.range(..=address as usize).next_back().is_some_and(|(start, pinned)| {
+                address as usize - start < pinned.bytes()
+            });
+        let (start, bytes, device) = on_device.unwrap_or_default();
+        for index in 0..count as usize {
+            // SAFETY: by the caller's promise there are so many attributes, each with a place for a
+            // value of its type.
+            unsafe {
+                let value = *values.add(index);
+                match *attributes.add(index) {
+                    pointer_attribute::MEMORY_TYPE => give::<u32>(value.cast(), match (on_device, is_pinned) {
+                        (Some(_), _) => pointer_attribute::DEVICE,
+                        (None, true) => pointer_attribute::HOST,
+                        (None, false) => 0,
+                    })?,
+                    pointer_attribute::DEVICE_ORDINAL => give::<c_int>(value.cast(), match on_device {
+                        Some(_) => device as c_int,
+                        None => -2,
+                    })?,
+                    pointer_attribute::RANGE_START => give::<CUdeviceptr>(value.cast(), start)?,
+                    pointer_attribute::RANGE_BYTES => give::<usize>(value.cast(), bytes)?,
+                    _ => return Err(CUresult::INVALID_VALUE),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn cuMemAllocHost_v2(state, memory: *mut *mut c_void, bytes: usize) {
@@ -353,11 +367,20 @@ exports! {
     }
 
     fn cuStreamCreate(state, stream: *mut CUstream, _flags: c_uint) {
-        state.device()?;
+        let device = state.device()?;
         let handle = state.new_handle();
-        state.streams.insert(handle, Stream::default());
+        state.streams.insert(handle, Stream::new(device));
         // SAFETY: by the caller's promise.
         unsafe { give(stream, CUstream(handle as *mut c_void)) }
+    }
+
+    fn cuStreamGetCtx(state, stream: CUstream, context: *mut CUcontext) {
+        state.device()?;
+        let Some(of) = state.streams.get(&(stream.0 as u64)).map(|stream| stream.device) else {
+            return state.misused("asked a stream that is not alive", CUresult::INVALID_HANDLE);
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { give(context, CUcontext(Objects::context_of(of) as *mut c_void)) }
     }
 
     fn cuStreamQuery(state, stream: CUstream) {
@@ -387,26 +410,38 @@ exports! {
     }
 
     fn cuEventRecord(state, event: CUevent, stream: CUstream) {
-        let (event, stream) = (event.0 as u64, stream.0 as u64);
-        let Some(object) = state.events.get_mut(&event) else {
+        let (event, point) = (event.0 as u64, Record::new(stream.0 as u64));
+        if !state.events.contains_key(&event) {
             return state.misused("recorded an event that is not alive", CUresult::INVALID_HANDLE);
+        }
+        state.enqueue(point.stream, Work::Event(point.clone()))?;
+        state.events.insert(event, Event { recorded: Some(point) });
+        Ok(())
+    }
+
+    fn cuStreamWaitEvent(state, stream: CUstream, event: CUevent, flags: c_uint) {
+        if flags != 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let Some(event) = state.events.get(&(event.0 as u64)) else {
+            return state.misused("waits for an event that is not alive", CUresult::INVALID_HANDLE);
         };
-        *object = Event { stream: Some(stream), time: None };
-        state.enqueue(stream, Work::Event { event })
+        // An event that was never recorded is over.
+        match event.recorded.clone() {
+            Some(point) => state.enqueue(stream.0 as u64, Work::Wait(point)),
+            None => Ok(()),
+        }
     }
 
     fn cuEventQuery(state, event: CUevent) {
-        let event = event.0 as u64;
-        let Some(object) = state.events.get(&event) else {
+        let Some(event) = state.events.get(&(event.0 as u64)) else {
             return state.misused("asked an event that is not alive", CUresult::INVALID_HANDLE);
         };
-        if let Some(stream) = object.stream.filter(|_| object.time.is_none()) {
-            state.query(stream)?;
+        let Some(point) = event.recorded.clone() else { return Ok(()) };
+        if point.time().is_none() {
+            state.advance(point.stream, Some(&point))?;
         }
-        match state.events.get(&event) {
-            Some(Event { stream: Some(_), time: None }) => Err(CUresult::NOT_READY),
-            _ => Ok(()),
-        }
+        point.time().map(drop).ok_or(CUresult::NOT_READY)
     }
 
     fn cuEventElapsedTime(state, milliseconds: *mut f32, from: CUevent, to: CUevent) {
@@ -414,10 +449,8 @@ exports! {
         let (Some(from), Some(to)) = (event(from), event(to)) else {
             return state.misused("asked an event that is not alive", CUresult::INVALID_HANDLE);
         };
-        if from.stream.is_none() || to.stream.is_none() {
-            return Err(CUresult::INVALID_HANDLE);
-        }
-        let (from, to) = from.time.zip(to.time).ok_or(CUresult::NOT_READY)?;
+        let (from, to) = from.recorded.as_ref().zip(to.recorded.as_ref()).ok_or(CUresult::INVALID_HANDLE)?;
+        let (from, to) = from.time().zip(to.time()).ok_or(CUresult::NOT_READY)?;
         // SAFETY: by the caller's promise.
         unsafe { give(milliseconds, to.saturating_duration_since(from).as_secs_f32() * 1e3) }
     }

@@ -8,6 +8,8 @@
 //! `work.rs` has what streams have to do. Work is not done when it is enqueued but when the stream
 //! is asked, so that memory which was freed too early is no longer there.
 //!
+//! `other_library.rs` plays a library beside this one, with a stream and memory of its own.
+//!
 //! The functions have the types that `consonance_kernels::cuda::sys` declares:
 //! [`FUNCTIONS`](exports::FUNCTIONS) is a table of that type.
 
@@ -17,7 +19,9 @@ mod pinned_memory;
 mod event;
 mod work;
 mod objects;
+mod texts;
 pub mod exports;
 pub mod control;
+pub mod other_library;
 
 pub use plan::Plan;

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 #[derive(Default)]
 pub(crate) struct Machine {
     memory: Memory,
-    /// The bytes of the allocations that are alive, by their addresses.
-    alive: BTreeMap<u64, usize>,
+    /// The bytes and the device of the allocations that are alive, by their addresses.
+    alive: BTreeMap<u64, (usize, usize)>,
 }
 
 /// A loaded module.
@@ -28,13 +28,19 @@ impl Machine {
 
     /// Returns the bytes of the allocations that are alive.
     pub(crate) fn bytes(&self) -> usize {
-        self.alive.values().sum()
+        self.alive.values().map(|(bytes, _)| bytes).sum()
     }
 
-    pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
+    pub(crate) fn allocate(&mut self, device: usize, bytes: usize) -> u64 {
         let address = self.memory.alloc(bytes);
-        self.alive.insert(address, bytes);
+        self.alive.insert(address, (bytes, device));
         address
+    }
+
+    /// Returns the address, the bytes and the device of the allocation that has this address.
+    pub(crate) fn allocation_at(&self, address: u64) -> Option<(u64, usize, usize)> {
+        let (&start, &(bytes, device)) = self.alive.range(..=address).next_back()?;
+        (address - start < bytes as u64).then_some((start, bytes, device))
     }
 
     /// Frees an allocation. Returns whether it was alive.

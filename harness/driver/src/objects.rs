@@ -1,11 +1,11 @@
 //! The objects of the driver that are alive, and what each call does before its own work.
 
 use crate::{
-    event::Event,
+    event::{Event, Record},
     machine::{Kernel, Machine, Program},
     pinned_memory::Pinned,
     plan::Plan,
-    work::{Resources, Stream, Work},
+    work::{Progress, Resources, Stream, Work},
 };
 use consonance_kernels::cuda::sys::CUresult;
 use std::{
@@ -170,32 +170,50 @@ impl Objects {
     }
 
     pub(crate) fn enqueue(&mut self, stream: u64, work: Work) -> Result<(), CUresult> {
-        self.device()?;
-        let delay = self.plan.delay;
+        let (device, delay) = (self.device()?, self.plan.delay);
         match self.streams.get_mut(&stream) {
-            Some(stream) => {
+            Some(stream) if stream.device == device => {
                 stream.enqueue(work, delay);
                 Ok(())
             }
+            Some(_) => self.misused("enqueued work on a stream of another context", CUresult::INVALID_HANDLE),
             None => self.misused("enqueued work on a stream that is not alive", CUresult::INVALID_HANDLE),
         }
     }
 
     /// Returns whether the stream's work has ended, and goes on with it.
     pub(crate) fn query(&mut self, stream: u64) -> Result<bool, CUresult> {
+        self.advance(stream, None)
+    }
+
+    /// Goes on with the stream's work, to the point `until`, and with what it waits for on other
+    /// streams: no work is done earlier than it must. Returns whether all of it has ended.
+    pub(crate) fn advance(&mut self, stream: u64, until: Option<&Record>) -> Result<bool, CUresult> {
         self.device()?;
-        let Some(object) = self.streams.get_mut(&stream) else {
-            return self.misused("asked a stream that is not alive", CUresult::INVALID_HANDLE);
-        };
-        if self.plan.hang && object.has_work() {
-            return Ok(false);
+        loop {
+            let Some(object) = self.streams.get_mut(&stream) else {
+                return self.misused("asked a stream that is not alive", CUresult::INVALID_HANDLE);
+            };
+            if self.plan.hang && object.has_work() {
+                return Ok(false);
+            }
+            let mut place = Resources { machine: &mut self.machine, pinned: &self.pinned, seed: self.plan.seed };
+            let progress = object.query(until, &mut place).map_err(|why| {
+                self.fault = Some((CUresult::ILLEGAL_ADDRESS, why));
+                CUresult::ILLEGAL_ADDRESS
+            });
+            match progress? {
+                Progress::Done => return Ok(true),
+                Progress::Early => return Ok(false),
+                Progress::Waits(point) => {
+                    // A stream that waits for this one waits for an earlier point.
+                    self.advance(point.stream, Some(&point))?;
+                    if point.time().is_none() {
+                        return Ok(false);
+                    }
+                }
+            }
         }
-        let (machine, pinned, events) = (&mut self.machine, &self.pinned, &mut self.events);
-        let mut place = Resources { machine, pinned, events, seed: self.plan.seed };
-        object.query(&mut place).map_err(|why| {
-            self.fault = Some((CUresult::ILLEGAL_ADDRESS, why));
-            CUresult::ILLEGAL_ADDRESS
-        })
     }
 
     /// Notes that a real driver would wait in this call, if a stream has work.

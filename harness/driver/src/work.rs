@@ -1,39 +1,76 @@
 //! The work of a stream.
 
-use crate::{event::Event, machine::Machine, pinned_memory::Pinned};
+use crate::{event::Record, machine::Machine, pinned_memory::Pinned};
 use std::{
     collections::{BTreeMap, VecDeque},
     slice,
     sync::Arc,
-    time::Instant,
 };
 
-/// A stream: its work in order, and how many queries it answers before it begins.
-#[derive(Default)]
+/// A stream: its device, its work in order, and how many queries it answers before it begins.
 pub(crate) struct Stream {
+    pub(crate) device: usize,
     work: VecDeque<Work>,
     queries: u64,
 }
 
 /// One piece of work. Addresses of the host are those of pinned memory.
 pub(crate) enum Work {
-    Write { from: usize, to: u64, bytes: usize },
-    Read { from: u64, to: usize, bytes: usize, has_wrong_bit: bool },
-    Copy { from: u64, to: u64, bytes: usize },
-    Fill { to: u64, byte: u8, bytes: usize },
-    Event { event: u64 },
-    Launch { kernel: Arc<crate::machine::Kernel>, blocks: [u32; 3], threads: [u32; 3], parameters: Vec<u8> },
+    Write {
+        from: usize,
+        to: u64,
+        bytes: usize,
+    },
+    Read {
+        from: u64,
+        to: usize,
+        bytes: usize,
+        has_wrong_bit: bool,
+    },
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: usize,
+    },
+    Fill {
+        to: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    /// Marks this point.
+    Event(Record),
+    /// Waits for a point of another stream.
+    Wait(Record),
+    Launch {
+        kernel: Arc<crate::machine::Kernel>,
+        blocks: [u32; 3],
+        threads: [u32; 3],
+        parameters: Vec<u8>,
+    },
+}
+
+/// The place that a stream has come to.
+pub(crate) enum Progress {
+    /// All work has ended.
+    Done,
+    /// It is too early.
+    Early,
+    /// The next work waits for this point.
+    Waits(Record),
 }
 
 /// The means that work needs.
 pub(crate) struct Resources<'s> {
     pub(crate) machine: &'s mut Machine,
     pub(crate) pinned: &'s BTreeMap<usize, Pinned>,
-    pub(crate) events: &'s mut BTreeMap<u64, Event>,
     pub(crate) seed: u64,
 }
 
 impl Stream {
+    pub(crate) fn new(device: usize) -> Stream {
+        Stream { device, work: VecDeque::new(), queries: 0 }
+    }
+
     /// Adds work. A stream that has none before it answers `delay` queries before it begins.
     pub(crate) fn enqueue(&mut self, work: Work, delay: u64) {
         if self.work.is_empty() {
@@ -46,25 +83,32 @@ impl Stream {
         !self.work.is_empty()
     }
 
-    /// Answers a query: whether all work has ended. Does all work, if it is time to begin.
+    /// Answers a query: how far the stream has come. Does all work, if it is time to begin, up to a
+    /// wait for another stream, and not past the point `until`.
     ///
     /// # Errors
     /// What is wrong with a piece of work. The work after it is not done.
-    pub(crate) fn query(&mut self, place: &mut Resources<'_>) -> Result<bool, String> {
-        if self.work.is_empty() {
-            return Ok(true);
-        }
-        if self.queries > 0 {
+    pub(crate) fn query(&mut self, until: Option<&Record>, place: &mut Resources<'_>) -> Result<Progress, String> {
+        if self.queries > 0 && self.has_work() {
             self.queries -= 1;
-            return Ok(false);
+            return Ok(Progress::Early);
         }
-        while let Some(work) = self.work.pop_front() {
-            if let Err(why) = place.act(&work) {
+        while let Some(work) = self.work.front() {
+            if until.is_some_and(|point| point.time().is_some()) {
+                return Ok(Progress::Early);
+            }
+            if let Work::Wait(point) = work
+                && point.time().is_none()
+            {
+                return Ok(Progress::Waits(point.clone()));
+            }
+            if let Err(why) = place.act(work) {
                 self.work.clear();
                 return Err(why);
             }
+            self.work.pop_front();
         }
-        Ok(true)
+        Ok(Progress::Done)
     }
 }
 
@@ -93,13 +137,11 @@ impl Resources<'_> {
                 self.machine.write(to, &read)
             }
             &Work::Fill { to, byte, bytes } => self.machine.write(to, &vec![byte; bytes]),
-            Work::Event { event } => {
-                // The event may be destroyed by now.
-                if let Some(event) = self.events.get_mut(event) {
-                    event.end(Instant::now());
-                }
+            Work::Event(point) => {
+                point.end();
                 Ok(())
             }
+            Work::Wait(_) => Ok(()),
             Work::Launch { kernel, blocks, threads, parameters } => {
                 self.machine.launch(kernel, *blocks, *threads, parameters, self.seed)
             }

@@ -3,8 +3,8 @@
 mod fake;
 
 use consonance_kernels::cuda::{
-    Absent, Access, Context, DeviceMemory, DeviceSlice, Driver, DriverError, Event, Failure, Fold, Kernels, LoadError,
-    Module, PinnedMemory, Stream,
+    Absent, Access, Context, DeviceMemory, DeviceSlice, Driver, DriverError, Event, Failure, Fold, Found, Kernels,
+    LoadError, Module, PinnedMemory, Stream,
     kernels::{Launch, Stage, Unsupported},
     sys,
 };
@@ -34,6 +34,16 @@ fn use_everything(driver: &Driver) -> Result<(), Box<dyn Error>> {
     let (first, second) = (DeviceMemory::new(&context, 64)?, DeviceMemory::new(&context, 128)?);
     assert_eq!(free - context.free_bytes()?, 64 + 128);
 
+    assert_eq!(context.expect_memory(first.address(), 65), Err(Found::Bytes(64)));
+    match context.expect_memory(1 << 40, 1) {
+        Err(Found::Error(error)) => return Err(error.into()),
+        found => assert_eq!(found, Err(Found::Nothing)),
+    }
+    // SAFETY: the stream is alive.
+    let same = unsafe { Stream::borrowed(&context, stream.handle())? };
+    let point = Event::untimed(&context)?;
+    same.record(&point)?;
+    stream.wait_for(&point)?;
     stream.record(&begin)?;
     let mut pinned = PinnedMemory::new(&context, 64)?;
     pinned.as_mut_slice().iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
@@ -182,6 +192,81 @@ fn memory_is_freed_after_the_work() {
     fake.assert_nothing_is_alive();
 }
 
+/// Two streams, each of which waits for a point of the other, in any order of queries.
+#[test]
+fn a_stream_waits_for_a_point_of_another_and_for_no_later_work() {
+    for first_is_asked in [false, true] {
+        let fake = Fake::new("delay=2");
+        let context = fake.context();
+        let [first, second] = [(); 2].map(|()| Stream::new(&context).expect("a stream"));
+        let [memory, copy] = [(); 2].map(|()| DeviceMemory::new(&context, 8).expect("memory"));
+        let wait_for = |stream: &Stream, other: &Stream| {
+            let point = Event::untimed(&context).expect("an event");
+            other.record(&point).and_then(|()| stream.wait_for(&point)).expect("a wait");
+        };
+        first.fill(memory.slice(0), 8, 1).expect("a fill");
+        wait_for(&second, &first);
+        first.fill(copy.slice(0), 8, 9).expect("a fill");
+        second.copy(memory.slice(0), copy.slice(0), 8).expect("a copy");
+        wait_for(&first, &second);
+        first.fill(memory.slice(0), 8, 3).expect("a fill");
+        let asked = if first_is_asked { &first } else { &second };
+        asked.wait(soon()).expect("work that ends");
+        let read = |memory: &DeviceMemory| {
+            let pinned = PinnedMemory::new(&context, 8).expect("pinned memory");
+            first
+                .read(memory.slice(0), pinned, 8)
+                .and_then(|copy| copy.wait(soon()))
+                .expect("a copy")
+                .as_slice()
+                .to_vec()
+        };
+        // The second fill of the copy is of no order: it comes first if the first stream is asked.
+        assert_eq!((read(&copy), read(&memory)), (vec![if first_is_asked { 1 } else { 9 }; 8], vec![3; 8]));
+        assert_eq!(fake.misuse(), [""; 0]);
+    }
+}
+
+#[test]
+fn streams_and_memory_of_another_library_are_recognised() {
+    let fake = Fake::new("devices=2 delay=20");
+    let driver = fake.driver();
+    let context = |device| Context::new(&driver.device(device).expect("a device")).expect("a context");
+    let (own, library, other) = (context(0), context(0), context(1));
+    let stream = |context| Stream::new(context).expect("a stream");
+    let (same, far) = (stream(&library), stream(&other));
+    // SAFETY: the streams are alive.
+    let borrow = |stream: &Stream| unsafe { Stream::borrowed(&own, stream.handle()) };
+    drop(borrow(&same).expect("a stream of the same context"));
+    assert!(matches!(borrow(&far), Err(Failure::Refused { device: 0, .. })));
+    let alloc = |context| DeviceMemory::new(context, 1000).expect("memory");
+    let (foreign, distant, pinned) =
+        (alloc(&library), alloc(&other), PinnedMemory::new(&own, 10).expect("pinned memory"));
+    let dropped = alloc(&library).address();
+    let own_stream = stream(&own);
+    own_stream.fill(foreign.slice(0), 1000, 1).expect("memory of the same device");
+    let late = DeviceMemory::new(&own, 1000).expect("memory");
+    let retired = late.address();
+    own_stream.fill(late.slice(0), 1, 1).expect("a fill");
+    drop(late);
+    for (address, bytes, expected) in [
+        (foreign.address(), 1000, Ok(())),
+        (foreign.address() + 999, 1, Ok(())),
+        (foreign.address() + 1, 1000, Err(Found::Bytes(999))),
+        (foreign.address() + 1000, 1, Err(Found::Nothing)),
+        (distant.address(), 1, Err(Found::Device(1))),
+        (pinned.as_slice().as_ptr().addr() as u64 + 9, 1, Err(Found::Host)),
+        (dropped, 1, Err(Found::Nothing)),
+        (retired + 5, 1, Err(Found::Dropped)),
+        (u64::MAX, 2, Err(Found::Nothing)),
+    ] {
+        assert_eq!(own.expect_memory(address, bytes), expected, "{bytes} at {address:#x}");
+    }
+    own_stream.wait(soon()).expect("work that ends");
+    drop((same, far, own_stream, foreign, distant, pinned, own, library, other));
+    fake.assert_nothing_is_alive();
+}
+
 /// An allocation that finds no room waits for work that uses memory which was dropped.
 #[test]
 fn an_allocation_waits_for_dropped_memory() {
@@ -260,7 +345,7 @@ fn wrong_arguments_do_not_reach_the_driver() {
         (refuse(&|launch, _| launch.block = 1025), "1025 threads a block; expected 1 to 1024"),
         (refuse(&|_, access| access.address += 2), "words 2: the address"),
         (refuse(&|_, access| access.address += 4), "words 2: expected 100 bytes at"),
-        (refuse(&|_, access| access.address += 100), "has 0 there"),
+        (refuse(&|_, access| access.address += 100), "words 2: the context has no memory at"),
         (refuse(&|_, access| access.bytes = u64::MAX), "words 2: expected"),
         (refuse(&|_, access| access.address = 0), "words 2: the context has no memory at 0x0"),
         (refuse(&|_, access| access.address = dropped), "words 2: "),
@@ -314,7 +399,7 @@ fn wrong_reductions_do_not_reach_the_driver() {
         (refused(sum, &[one], &[two], 51), "overlaps source 0"),
         (refused(sum, &[one], &[memory.slice(240)], 50), "target 0: expected 200 bytes at"),
         (refused(sum, &[foreign.slice(0)], &[two], 50), "memory is of "),
-        (refused(sum, &[memory.slice(400)], &[two], 50), "source 0: expected 200 bytes at"),
+        (refused(sum, &[memory.slice(400)], &[two], 50), "source 0: the context has no memory at"),
     ];
     for (index, (why, expected)) in refusals.iter().enumerate() {
         assert!(why.contains(expected), "{index}: {why}");

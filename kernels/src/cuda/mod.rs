@@ -22,6 +22,6 @@ mod safe;
 
 pub use result::DriverError;
 pub use safe::{
-    Absent, Access, Compiled, Context, Device, DeviceMemory, DeviceSlice, Driver, Event, Failure, Fold, Function, Gpu,
-    INTERPRETER, InFlight, Kernels, LoadError, Module, PinnedMemory, Stream,
+    Absent, Access, CallerStream, Compiled, Context, Device, DeviceMemory, DeviceSlice, Driver, Event, Failure, Fold,
+    Found, Function, Gpu, INTERPRETER, InFlight, Kernels, LoadError, Module, PinnedMemory, Stream,
 };

@@ -116,6 +116,25 @@ pub mod function_attribute {
     pub const REGISTERS: c_int = 4;
 }
 
+/// Properties of an address that `cuPointerGetAttributes` returns.
+pub mod pointer_attribute {
+    use std::ffi::c_int;
+
+    /// The kind of memory: [`HOST`] or [`DEVICE`]; 0 if the driver does not know the address.
+    pub const MEMORY_TYPE: c_int = 2;
+    /// The number of the device.
+    pub const DEVICE_ORDINAL: c_int = 9;
+    /// The first address of the allocation.
+    pub const RANGE_START: c_int = 11;
+    /// The number of bytes of the allocation.
+    pub const RANGE_BYTES: c_int = 12;
+
+    /// Memory of the host.
+    pub const HOST: u32 = 1;
+    /// Memory of a device.
+    pub const DEVICE: u32 = 2;
+}
+
 /// Options of the compiler in the driver.
 pub mod jit {
     use std::ffi::c_int;
@@ -135,6 +154,12 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 
 /// An event with a time.
 pub const EVENT_DEFAULT: c_uint = 0;
+
+/// An event without a time.
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// A wait of a stream for an event without options.
+pub const WAIT_DEFAULT: c_uint = 0;
 
 /// Calls a macro with the functions of the driver that Consonance calls: a method's name, the name
 /// in the library, and the arguments.
@@ -165,6 +190,9 @@ macro_rules! for_each_driver_function {
             memory_info = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
             alloc = cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
             free = cuMemFree_v2(address: CUdeviceptr);
+            pointer_attributes = cuPointerGetAttributes(
+                count: c_uint, attributes: *mut c_int, values: *mut *mut c_void, address: CUdeviceptr
+            );
             alloc_host = cuMemAllocHost_v2(memory: *mut *mut c_void, bytes: usize);
             free_host = cuMemFreeHost(memory: *mut c_void);
             copy_to_device = cuMemcpyHtoDAsync_v2(
@@ -178,6 +206,8 @@ macro_rules! for_each_driver_function {
             create_stream = cuStreamCreate(stream: *mut CUstream, flags: c_uint);
             query_stream = cuStreamQuery(stream: CUstream);
             destroy_stream = cuStreamDestroy_v2(stream: CUstream);
+            stream_context = cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+            wait_event = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
             create_event = cuEventCreate(event: *mut CUevent, flags: c_uint);
             record_event = cuEventRecord(event: CUevent, stream: CUstream);
             query_event = cuEventQuery(event: CUevent);

@@ -48,9 +48,20 @@ struct Inner {
 pub(super) struct Shared {
     /// The device's memory that has an owner: the bytes at each address.
     live: BTreeMap<CUdeviceptr, usize>,
+    /// The memory that is retired: the bytes at each address.
+    dropped: BTreeMap<CUdeviceptr, usize>,
     /// All streams that are not destroyed, the retired ones too.
     streams: Vec<CUstream>,
     retired: Vec<Retired>,
+}
+
+/// Memory of the context's own at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// The number of bytes from there on.
+    Alive(u64),
+    /// Memory that was dropped, and is not freed yet.
+    Dropped,
 }
 
 /// A thing that has no owner anymore, and that work may still use.
@@ -137,8 +148,10 @@ impl Context {
     /// Gives the thing to the queue of what is freed after the work, and frees what can be.
     pub(super) fn retire(&self, retired: Retired) {
         let mut shared = self.0.lock();
-        if let Retired::Memory(address) = retired {
-            shared.live.remove(&address);
+        if let Retired::Memory(address) = retired
+            && let Some(bytes) = shared.live.remove(&address)
+        {
+            shared.dropped.insert(address, bytes);
         }
         shared.retired.push(retired);
         self.0.reclaim(&mut shared);
@@ -170,9 +183,19 @@ impl Shared {
         self.streams.push(stream);
     }
 
-    /// Returns the address and size of the live memory with the greatest address up to `address`.
-    pub(super) fn memory_before(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
-        self.live.range(..=address).next_back().map(|(&start, &bytes)| (start, bytes))
+    /// Returns what of this context's own memory lies at an address: the nearest before it, if it
+    /// reaches so far.
+    pub(super) fn own_memory_at(&self, address: CUdeviceptr) -> Option<Own> {
+        let left = |memory: &BTreeMap<CUdeviceptr, usize>| {
+            let (start, bytes) = memory.range(..=address).next_back()?;
+            (*bytes as u64).checked_sub(address - start)
+        };
+        let is_dropped = || left(&self.dropped).filter(|left| *left > 0).map(|_| Own::Dropped);
+        match left(&self.live) {
+            Some(0) => is_dropped().or(Some(Own::Alive(0))),
+            Some(left) => Some(Own::Alive(left)),
+            None => is_dropped(),
+        }
     }
 }
 
@@ -207,8 +230,10 @@ impl Inner {
         let Ok(_entered) = self.enter() else { return shared.retired.len() };
         if self.is_idle(shared) {
             for retired in std::mem::take(&mut shared.retired) {
-                if let Retired::Stream(stream) = retired {
-                    shared.streams.retain(|&other| other != stream);
+                match retired {
+                    Retired::Stream(stream) => shared.streams.retain(|&other| other != stream),
+                    Retired::Memory(address) => _ = shared.dropped.remove(&address),
+                    Retired::Pinned(_) | Retired::Module(_) => {}
                 }
                 if let Err(error) = self.free(retired) {
                     self.leak(retired, &error.to_string());

@@ -2,6 +2,7 @@
 
 use super::{
     absence::Absent,
+    address::Found,
     context::Context,
     driver::{Device, Driver},
     failure::Failure,
@@ -92,7 +93,7 @@ impl Gpu {
     }
 
     /// Checks that this process has loaded the driver, or none of those that it was forked from.
-    fn check_process() -> io::Result<()> {
+    pub(super) fn check_process() -> io::Result<()> {
         match DRIVER.get() {
             Some((Ok(_), process)) if *process != process::id() => {
                 let why = "the CUDA driver was loaded before this process was forked, and works in one process";
@@ -128,8 +129,25 @@ impl Gpu {
         Ok(Gpu { kernels, stream, pool: Mutex::default(), pinned: Mutex::default() })
     }
 
-    fn context(&self) -> &Context {
+    pub(super) fn context(&self) -> &Context {
         self.stream.context()
+    }
+
+    /// Returns the stream that has the work of all ranks.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Checks that the device has this many bytes from an address on, of this process or of another
+    /// library. In a child that was forked after the driver was loaded nothing is checked.
+    ///
+    /// # Errors
+    /// What there is.
+    pub fn expect_memory(&self, address: u64, bytes: usize) -> Result<(), Found> {
+        match Gpu::check_process() {
+            Ok(()) => self.context().expect_memory(address, bytes as u64),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Returns the device.

@@ -1,6 +1,9 @@
 //! Checks of a launch before the driver sees it.
 
-use super::context::Shared;
+use super::{
+    address::Found,
+    context::{Context, Shared},
+};
 use crate::cuda::kernels::Launch;
 
 /// A kernel's access to the bytes at an address.
@@ -40,7 +43,7 @@ pub(super) fn check_geometry(launch: &Launch, most_threads: u32) -> Result<(), S
 ///
 /// # Errors
 /// The access, and what there is at its address.
-pub(super) fn check_access(access: &Access, shared: &Shared) -> Result<(), String> {
+pub(super) fn check_access(access: &Access, context: &Context, shared: &Shared) -> Result<(), String> {
     let Access { name, index, address, bytes, alignment } = *access;
     if bytes == 0 {
         return Ok(());
@@ -48,15 +51,8 @@ pub(super) fn check_access(access: &Access, shared: &Shared) -> Result<(), Strin
     if !address.is_multiple_of(alignment) {
         return Err(format!("{name} {index}: the address {address:#x} is no multiple of {alignment}"));
     }
-    let Some((start, size)) = shared.memory_before(address) else {
-        return Err(format!("{name} {index}: the context has no memory at {address:#x}"));
-    };
-    let left = (size as u64).saturating_sub(address - start);
-    if bytes > left {
-        return Err(format!(
-            "{name} {index}: expected {bytes} bytes at {address:#x}; the memory of {size} bytes at {start:#x} has {left} \
-             there"
-        ));
-    }
-    Ok(())
+    context.find(shared, address, bytes).map_err(|found| match found {
+        Found::Nothing => format!("{name} {index}: the context has no memory at {address:#x}"),
+        found => format!("{name} {index}: expected {bytes} bytes at {address:#x}, found {found}"),
+    })
 }

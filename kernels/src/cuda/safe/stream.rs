@@ -10,9 +10,12 @@ use super::{
 use crate::cuda::{
     kernels::Launch,
     result::{DriverError, has_ended},
-    sys::{CUevent, CUstream, EVENT_DEFAULT, Functions, STREAM_NON_BLOCKING},
+    sys::{
+        CUcontext, CUevent, CUstream, EVENT_DEFAULT, EVENT_DISABLE_TIMING, Functions, STREAM_NON_BLOCKING, WAIT_DEFAULT,
+    },
 };
 use std::{
+    ffi::{c_uint, c_void},
     fmt, ptr,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
@@ -22,6 +25,8 @@ use std::{
 pub struct Stream {
     context: Context,
     handle: CUstream,
+    /// Whether another library made the stream, and destroys it.
+    is_borrowed: bool,
     /// The work that was enqueued last, for errors.
     last: Mutex<String>,
 }
@@ -51,7 +56,41 @@ impl Stream {
         // SAFETY: writes a handle; the context is current.
         context.done(unsafe { context.functions().create_stream(&mut handle, STREAM_NON_BLOCKING) })?;
         context.lock().note_stream(handle);
-        Ok(Stream { context: context.clone(), handle, last: Mutex::new("no work".to_owned()) })
+        Ok(Stream::of(context, handle, false))
+    }
+
+    fn of(context: &Context, handle: CUstream, is_borrowed: bool) -> Stream {
+        Stream { context: context.clone(), handle, is_borrowed, last: Mutex::new("no work".to_owned()) }
+    }
+
+    /// Borrows a stream of another library, for events alone: the context frees memory without
+    /// regard to its work.
+    ///
+    /// # Errors
+    /// If the stream is of another context; the driver's.
+    ///
+    /// # Safety
+    /// The handle is a stream of the driver that is not destroyed before this value is dropped, or
+    /// one of the driver's own: 0 and 1 for the legacy default stream, 2 for that of the thread. No
+    /// work but events is enqueued on it.
+    pub unsafe fn borrowed(context: &Context, handle: *mut c_void) -> Result<Stream, Failure> {
+        let handle = CUstream(handle);
+        let _entered = context.done(context.enter())?;
+        let mut of = CUcontext::NULL;
+        // SAFETY: the stream is alive; writes a handle.
+        context.done(unsafe { context.functions().stream_context(handle, &mut of) })?;
+        if of != context.handle() {
+            let device = context.device().ordinal();
+            let why =
+                format!("expected a stream of the primary context of cuda:{device}, found one of another context");
+            return Err(context.refuse(why));
+        }
+        Ok(Stream::of(context, handle, true))
+    }
+
+    /// Returns the driver's handle, a `CUstream`, for other libraries. It is alive as long as this.
+    pub fn handle(&self) -> *mut c_void {
+        self.handle.0
     }
 
     /// Returns the context.
@@ -148,7 +187,7 @@ impl Stream {
         let mut parameters = [words.as_mut_ptr().cast()];
         self.enqueue_checked(
             format!("kernel {}", function.name()),
-            |shared| accesses.iter().try_for_each(|access| check_access(access, shared)).map_err(named),
+            |shared| accesses.iter().try_for_each(|access| check_access(access, &self.context, shared)).map_err(named),
             |functions, stream| {
                 // SAFETY: the function is of a loaded module, which stays until the launch has
                 // ended, because its context unloads nothing before. By the caller's promise its
@@ -181,6 +220,19 @@ impl Stream {
         self.expect_own("the event", &event.context)?;
         // SAFETY: both handles are alive.
         self.enqueue("an event".to_owned(), |functions, stream| unsafe { functions.record_event(event.handle, stream) })
+    }
+
+    /// Lets the work that is enqueued from now on begin after that before the event, which may be
+    /// of another stream. The event may be dropped at once.
+    ///
+    /// # Errors
+    /// If the event is of another context; the driver's.
+    pub fn wait_for(&self, event: &Event) -> Result<(), Failure> {
+        self.expect_own("the event", &event.context)?;
+        self.enqueue("a wait for an event".to_owned(), |functions, stream| {
+            // SAFETY: both handles are alive. The driver keeps what the wait needs of the event.
+            unsafe { functions.wait_event(stream, event.handle, WAIT_DEFAULT) }
+        })
     }
 
     /// Whether all work has ended.
@@ -246,11 +298,10 @@ impl Stream {
     fn place(&self, name: &str, slice: DeviceSlice<'_>, bytes: usize, shared: &Shared) -> Result<(), Failure> {
         self.expect_own(name, slice.context())?;
         let address = slice.address();
-        let left = shared.memory_before(address).and_then(|(start, size)| (size as u64).checked_sub(address - start));
-        match left {
-            Some(left) if left >= bytes as u64 => Ok(()),
-            _ => Err(self.context.refuse(format!("{name}: the context has no {bytes} bytes at {address:#x}"))),
-        }
+        let found = self.context.find(shared, address, bytes as u64);
+        found.map_err(|found| {
+            self.context.refuse(format!("{name}: expected {bytes} bytes at {address:#x}, found {found}"))
+        })
     }
 
     fn expect_pinned(&self, memory: &PinnedMemory, bytes: usize) -> Result<(), Failure> {
@@ -277,7 +328,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.context.retire(Retired::Stream(self.handle));
+        if !self.is_borrowed {
+            self.context.retire(Retired::Stream(self.handle));
+        }
     }
 }
 
@@ -293,10 +346,22 @@ impl Event {
     /// # Errors
     /// The driver's.
     pub fn new(context: &Context) -> Result<Event, Failure> {
+        Event::with(context, EVENT_DEFAULT)
+    }
+
+    /// Makes an event without a time, which only orders.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn untimed(context: &Context) -> Result<Event, Failure> {
+        Event::with(context, EVENT_DISABLE_TIMING)
+    }
+
+    fn with(context: &Context, flags: c_uint) -> Result<Event, Failure> {
         let _entered = context.done(context.enter())?;
         let mut handle = CUevent::NULL;
         // SAFETY: writes a handle; the context is current.
-        context.done(unsafe { context.functions().create_event(&mut handle, EVENT_DEFAULT) })?;
+        context.done(unsafe { context.functions().create_event(&mut handle, flags) })?;
         Ok(Event { context: context.clone(), handle })
     }
 
