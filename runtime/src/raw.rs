@@ -22,6 +22,7 @@ pub use consonance_kernels::sync::fork::Origin;
 #[cfg(target_os = "linux")]
 pub use consonance_kernels::wire::Wire;
 pub use consonance_kernels::{
+    cuda::CallerStream,
     group::{Envelope, KeepWaiting, Reason},
     memory::{Buf, BufMut, DeviceBlock, DeviceMemory, HostBuf, HostBufMut, HostMemory, Memory, Space},
     os::launcher::Blame,

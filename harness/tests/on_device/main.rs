@@ -5,5 +5,6 @@ mod driver;
 mod gpu;
 mod host_copies;
 mod pretended;
+mod streams;
 mod variables;
 mod workers;

@@ -72,11 +72,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the first buffer in a space that the engine does not reach: its argument name and
-    /// its space.
+    /// Returns the buffers of this rank: the input, and the output.
     #[inline]
-    pub(crate) fn outside(&self, reaches: impl Fn(Space) -> bool) -> Option<(&'static str, Space)> {
-        let (send, recv) = match self {
+    pub(crate) fn buffers(&self) -> (Option<&Buf<'a>>, Option<&BufMut<'a>>) {
+        match self {
             Call::Barrier => (None, None),
             Call::Broadcast { data, .. } | Call::Recv { data, .. } => (None, Some(data)),
             Call::Send { data, .. } => (Some(data), None),
@@ -88,7 +87,14 @@ impl<'a> Call<'a> {
             | Call::ReduceScatter { send, recv, .. }
             | Call::AllGather { send, recv, .. }
             | Call::AllToAll { send, recv, .. } => (send.as_ref(), Some(recv)),
-        };
+        }
+    }
+
+    /// Returns the first buffer in a space that the engine does not reach: its argument name and
+    /// its space.
+    #[inline]
+    pub(crate) fn outside(&self, reaches: impl Fn(Space) -> bool) -> Option<(&'static str, Space)> {
+        let (send, recv) = self.buffers();
         let (send, recv) = (send.map(Buf::space), recv.map(BufMut::space));
         let send = send.filter(|&space| !reaches(space)).map(|space| ("send", space));
         send.or_else(|| recv.filter(|&space| !reaches(space)).map(|space| ("recv", space)))

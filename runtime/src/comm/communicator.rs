@@ -64,6 +64,8 @@ pub struct Communicator {
     pub(super) defers: bool,
     /// Whether some ranks are on the host and others on GPUs.
     pub(crate) mixed: bool,
+    /// The stream that orders calls on memory of a device.
+    pub(super) order: Option<Box<super::on_devices::Order>>,
 }
 
 impl Communicator {
@@ -115,8 +117,8 @@ impl Communicator {
 
     fn over(engine: Box<dyn Engine>, configuration: Configuration) -> Communicator {
         let (part_timeout, profiled) = (configuration.timeout, profile::is_on());
-        let (asks, late, defers, mixed) = (None, None, false, false);
-        Communicator { engine, configuration, profiled, part_timeout, asks, late, defers, mixed }
+        let (asks, late, defers, mixed, order) = (None, None, false, false, None);
+        Communicator { engine, configuration, profiled, part_timeout, asks, late, defers, mixed, order }
     }
 
     /// Returns this rank, counted from 0.
@@ -446,7 +448,7 @@ impl Communicator {
     fn make(&mut self, call: Call<'_>, agreement: &Agreement<'_>) -> Result<()> {
         let mut signature = Signature::new(call.kind());
         let signed = match call.outside(|space| self.engine.reaches(space)) {
-            None => call.sign(self.world(), &mut signature),
+            None => self.check_on_device(&call).and_then(|()| call.sign(self.world(), &mut signature)),
             Some((argument, space)) => Err(self.out_of_reach(call.kind(), argument, space)),
         };
         if let Err(error) = signed {

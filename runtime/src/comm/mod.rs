@@ -11,6 +11,7 @@ pub(crate) mod mailbox;
 pub(crate) mod tagged_messages;
 pub(crate) mod engine;
 mod observation;
+mod on_devices;
 pub(crate) mod communicator;
 mod slices;
 pub(crate) mod accumulator;

@@ -328,8 +328,12 @@ impl Tensor {
         format!("{}{:?}", self.dtype(), self.shape)
     }
 
-    /// Returns the elements, in their space.
-    pub(crate) fn buf(&self) -> Buf<'_> {
+    /// Returns the elements, in their [space](Tensor::space).
+    ///
+    /// ```
+    /// assert_eq!(consonance::Tensor::from([1, 2]).buf().count(), 2);
+    /// ```
+    pub fn buf(&self) -> Buf<'_> {
         self.memory.as_buf().slice(self.elements())
     }
 

@@ -8,14 +8,14 @@
 //! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
 //! comes after all that any rank had enqueued before it.
 
-use super::{AbortHandle, Engine, Explanation, Failure, LeavesStep, Service, cannot};
+use super::{AbortHandle, Engine, Explanation, Failure, LeavesStep, Service};
 use crate::{
     Communicator, Device, Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
     device::{self, address},
 };
 use consonance_kernels::{
-    cuda::Gpu,
+    cuda::{CallerStream, Gpu},
     group::{KeepWaiting, Reason},
     memory::{Buf, BufMut, HostMemory, Memory, Space},
 };
@@ -37,6 +37,8 @@ pub(crate) struct OnGpu {
     /// If all ranks are of this process and this GPU: whether the GPU may no longer access their
     /// buffers. A rank of a call that failed takes its buffers back.
     closed: Option<Arc<Mutex<bool>>>,
+    /// The stream of the caller that orders the calls.
+    stream: Option<CallerStream>,
     timeout: Duration,
 }
 
@@ -50,7 +52,7 @@ impl OnGpu {
         let timeout = crate::CommunicationOptions::new().configuration().timeout;
         let closed = is_together.then(Arc::default);
         let on = |(ranks, gpu): (Box<dyn Engine>, Option<Arc<Gpu>>)| match gpu {
-            Some(gpu) => Box::new(OnGpu { ranks, gpu, closed: closed.clone(), timeout }),
+            Some(gpu) => Box::new(OnGpu { ranks, gpu, closed: closed.clone(), stream: None, timeout }),
             None => ranks,
         };
         ranks.into_iter().zip(gpus).map(on).collect()
@@ -69,7 +71,7 @@ impl OnGpu {
         let placed = communicators.into_iter().zip(devices).map(|(communicator, device)| match device.gpu() {
             Some(gpu) if !communicator.engine.reaches(device.space()) => {
                 let (gpu, timeout) = (device::open(call, gpu)?, communicator.configuration.timeout);
-                let engine = Box::new(OnGpu { ranks: communicator.engine, gpu, closed: None, timeout });
+                let engine = Box::new(OnGpu { ranks: communicator.engine, gpu, closed: None, stream: None, timeout });
                 Ok(Communicator { engine, ..communicator })
             }
             Some(_) | None => Ok(communicator),
@@ -113,31 +115,55 @@ impl OnGpu {
         }
     }
 
+    /// Lets the work of all ranks begin after that of the caller's stream.
+    fn begin_after_stream(&self) -> Result<()> {
+        let ordered = self.stream.as_ref().map_or(Ok(()), CallerStream::precede);
+        ordered.map_err(|source| self.failed("wait for a stream of", source))
+    }
+
     /// Makes a call on copies of its buffers. Only calls on tensors have buffers of a device.
     fn staged(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
         const RESULT: &str = "the call has a result";
+        const INPUT: &str = "the call sends";
+        if self.stream.is_some() {
+            self.begin_after_stream()?;
+            self.gpu.wait(Instant::now() + self.timeout).map_err(|source| self.failed("wait for", source))?;
+        }
+        let rank = self.world().rank();
         match call {
-            Call::Broadcast { data, root } => self.on_copies(None, Some(data), |ranks, _, recv| {
+            Call::Broadcast { data, root } => self.on_copies(None, Some(data), rank == root, |ranks, _, recv| {
                 ranks.execute(Call::Broadcast { data: recv.expect(RESULT), root }, signature, name)
             }),
             Call::Reduce { op, send, recv, root } => {
-                let recv = recv.filter(|_| self.world().rank() == root);
-                self.on_copies(send, recv, |ranks, send, recv| {
+                let recv = recv.filter(|_| rank == root || send.is_none());
+                self.on_copies(send, recv, send.is_none(), |ranks, send, recv| {
                     ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
                 })
             }
-            Call::AllReduce { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
-                ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
-            }),
-            Call::ReduceScatter { op, send, recv } => self.on_copies(send, Some(recv), |ranks, send, recv| {
-                ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
-            }),
-            Call::AllGather { send, recv, counts } => self.on_copies(send, Some(recv), |ranks, send, recv| {
-                ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
-            }),
+            Call::AllReduce { op, send, recv } => {
+                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
+                    ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
+                })
+            }
+            Call::ReduceScatter { op, send, recv } => {
+                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
+                    ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
+                })
+            }
+            Call::Gather { send, recv, counts, root } => {
+                let recv = recv.filter(|_| rank == root || send.is_none());
+                self.on_copies(send, recv, send.is_none(), |ranks, send, recv| {
+                    ranks.execute(Call::Gather { send, recv, counts, root }, signature, name)
+                })
+            }
+            Call::AllGather { send, recv, counts } => {
+                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
+                    ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
+                })
+            }
             Call::Concat { send, rows, recv, counts } => {
-                self.on_copies(Some(send), None, |ranks, own, _| {
-                    let send = own.expect("the call sends");
+                self.on_copies(Some(send), None, false, |ranks, own, _| {
+                    let send = own.expect(INPUT);
                     ranks.execute(Call::Concat { send, rows, recv, counts }, signature, name)
                 })?;
                 if let Some(Memory::Host(all)) = &*recv {
@@ -148,25 +174,38 @@ impl OnGpu {
                 }
                 Ok(())
             }
-            Call::Barrier
-            | Call::Gather { .. }
-            | Call::Scatter { .. }
-            | Call::AllToAll { .. }
-            | Call::Send { .. }
-            | Call::Recv { .. } => Err(cannot(name.name()).into()),
+            Call::Scatter { send, recv, counts, root } => {
+                let send = send.filter(|_| rank == root);
+                self.on_copies(send, recv, false, |ranks, send, recv| {
+                    ranks.execute(Call::Scatter { send, recv, counts, root }, signature, name)
+                })
+            }
+            Call::AllToAll { send, recv, counts } => {
+                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
+                    ranks.execute(Call::AllToAll { send, recv: recv.expect(RESULT), counts }, signature, name)
+                })
+            }
+            Call::Send { data, to } => self.on_copies(Some(data), None, false, |ranks, send, _| {
+                ranks.execute(Call::Send { data: send.expect(INPUT), to }, signature, name)
+            }),
+            Call::Recv { data, from } => self.on_copies(None, Some(data), false, |ranks, _, recv| {
+                ranks.execute(Call::Recv { data: recv.expect(RESULT), from }, signature, name)
+            }),
+            Call::Barrier => self.ranks.execute(Call::Barrier, signature, name),
         }
     }
 
     /// Executes a call on copies of these buffers, and writes the result back, all of it.
+    /// `has_input` says whether the result's buffer has elements that the call reads.
     fn on_copies(
         &mut self,
         send: Option<Buf<'_>>,
         recv: Option<BufMut<'_>>,
+        has_input: bool,
         execute: impl FnOnce(&mut dyn Engine, Option<Buf<'_>>, Option<BufMut<'_>>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let send = send.map(|send| self.copy(send)).transpose()?;
-        // Without elements to send apart, those of the result are sent.
-        let place = |recv: Buf<'_>| if send.is_some() { self.room(&recv) } else { self.copy(recv) };
+        let place = |recv: Buf<'_>| if has_input { self.copy(recv) } else { self.room(&recv) };
         let mut result = recv.as_ref().map(|recv| place(recv.as_buf())).transpose()?;
         let sent = send.as_ref().map(|send| send.as_buf().into());
         execute(&mut *self.ranks, sent, result.as_mut().map(|result| result.as_buf_mut().into()))?;
@@ -189,6 +228,7 @@ impl OnGpu {
         let source = send.unwrap_or(target);
         // No data moves before the calls are compared.
         self.ranks.execute(Call::Barrier, &signature, name)?;
+        self.begin_after_stream()?;
         let (own, mut all) = ([address(&source), address(&target)], vec![0; 2 * self.world().size()]);
         let meet = Call::AllGather { send: Some((&own[..]).into()), recv: (&mut all[..]).into(), counts: None };
         let exchange = Signature { dtype: Some(DType::U64), count: Some(2), ..Signature::new(Kind::AllGather) };
@@ -206,7 +246,9 @@ impl OnGpu {
         }
         // The results are enqueued before any rank goes on.
         let end = self.ranks.execute(Call::Barrier, &Signature::new(Kind::Barrier), name);
-        end.inspect_err(|_| self.set_closed(true))
+        end.inspect_err(|_| self.set_closed(true))?;
+        let ordered = self.stream.as_ref().map_or(Ok(()), CallerStream::follow);
+        Ok(ordered.map_err(|source| self.failed("order a stream of", source))?)
     }
 
     fn lock_closed(&self) -> Option<MutexGuard<'_, bool>> {
@@ -254,6 +296,42 @@ impl Engine for OnGpu {
         }
     }
 
+    fn check(&self, call: &Call<'_>) -> Result<()> {
+        let (send, recv) = call.buffers();
+        let send = send.map(|send| ("send", *send));
+        let recv = recv.map(|recv| ("recv", recv.as_buf()));
+        for (argument, buf) in send.into_iter().chain(recv) {
+            if buf.space() == Space::Host || buf.count() == 0 {
+                continue;
+            }
+            let (at, size) = (address(&buf), buf.dtype().size());
+            let invalid = |expected: String, found: String| {
+                Error::invalid(call.kind().name(), argument, expected, found).of_replica(self.world().rank())
+            };
+            if !at.is_multiple_of(size as u64) {
+                return Err(invalid(format!("an address aligned for elements of {}", buf.dtype()), format!("{at:#x}")));
+            }
+            let found = self.gpu.expect_memory(at, buf.bytes());
+            found.map_err(|found| {
+                invalid(format!("{} bytes of memory of {}", buf.bytes(), buf.space()), format!("{found} at {at:#x}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn order_by(&mut self, stream: Option<&CallerStream>) -> Result<()> {
+        self.stream = None;
+        if let Some(stream) = stream {
+            let (own, other) = (self.gpu.space(), stream.space());
+            if own != other {
+                let (expected, found) = (format!("a stream of {own}"), format!("a stream of {other}"));
+                return Err(Error::invalid("Communicator::on_stream", "stream", expected, found));
+            }
+            self.stream = Some(stream.clone());
+        }
+        Ok(())
+    }
+
     fn has_leaves_step(&self) -> bool {
         self.ranks.has_leaves_step()
     }
@@ -291,7 +369,7 @@ impl Engine for OnGpu {
     fn subgroup(&mut self, members: &[usize]) -> Result<Option<Box<dyn Engine>>, Failure> {
         let part = self.ranks.subgroup(members)?;
         let OnGpu { gpu, timeout, .. } = &*self;
-        let on = |ranks| OnGpu { ranks, gpu: gpu.clone(), closed: None, timeout: *timeout };
+        let on = |ranks| OnGpu { ranks, gpu: gpu.clone(), closed: None, stream: None, timeout: *timeout };
         Ok(part.map(|ranks| Box::new(on(ranks)) as Box<dyn Engine>))
     }
 

@@ -24,6 +24,7 @@ use crate::{
     profile::{Path, Transport},
 };
 use consonance_kernels::{
+    cuda::CallerStream,
     group::{KeepWaiting, plan::Topology},
     memory::{HostMemory, Memory, Space},
 };
@@ -103,6 +104,27 @@ pub trait Engine: Send {
     /// [`Failure`]: the ranks disagree, or [`Error::Left`], [`Error::Timeout`], [`Error::Aborted`]
     /// or [`Error::System`].
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure>;
+
+    /// Checks the buffers of a call that lie in memory of a device, on this rank alone: that the
+    /// device has such memory. Called before [`execute`](Engine::execute). By default nothing is
+    /// checked.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] that names the buffer. The other ranks are told.
+    fn check(&self, _call: &Call<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Orders the next calls on memory of a device by a stream of the caller, until this is called
+    /// with `None`: see [`Communicator::on_stream`](crate::Communicator::on_stream). By default an
+    /// engine knows no streams.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCall`] for a stream of another device; [`Error::WrongContext`] by default.
+    /// The calls are then not ordered, and the runtime refuses them.
+    fn order_by(&mut self, stream: Option<&CallerStream>) -> Result<()> {
+        stream.map_or(Ok(()), |_| Err(cannot("Communicator::on_stream")))
+    }
 
     /// Returns whether the engine reduces in one step the contributions of ranks that have
     /// different numbers of them. By default it does not, and the runtime makes several calls.
