@@ -33,7 +33,7 @@ __all__ = [
 
 __version__: str
 
-def threads(size: int) -> list[Communicator]: ...
+def threads(size: int, *, device: str | None = None) -> list[Communicator]: ...
 def refuse(
     communicator: Communicator, call: str, argument: str, expected: str, found: str, *, async_op: bool = False
 ) -> NoReturn: ...
@@ -73,10 +73,19 @@ class Block:
 @final
 class Communicator:
     def __new__(
-        cls, id: UniqueId, rank: int, size: int, *, timeout: _Timeout = None, join_timeout: _Timeout = None
+        cls,
+        id: UniqueId,
+        rank: int,
+        size: int,
+        *,
+        device: str | None = None,
+        timeout: _Timeout = None,
+        join_timeout: _Timeout = None,
     ) -> Self: ...
     @classmethod
-    def from_env(cls, *, timeout: _Timeout = None, join_timeout: _Timeout = None) -> Communicator: ...
+    def from_env(
+        cls, *, device: str | None = None, timeout: _Timeout = None, join_timeout: _Timeout = None
+    ) -> Communicator: ...
     @property
     def rank(self) -> int: ...
     @property

@@ -11,8 +11,10 @@ from ._native import Communicator, threads
 _R = TypeVar("_R")
 
 
-def run(size: int, function: Callable[..., _R], *args: Any) -> list[_R]:
+def run(size: int, function: Callable[..., _R], *args: Any, device: str | None = None) -> list[_R]:
     """Calls ``function(communicator, *args)`` in ``size`` threads, one for each rank of a new group.
+
+    ``device`` is that of ``threads``.
 
     Returns the results in rank order. If a rank raises, the group is aborted, so that no other rank waits for it, and
     its exception is raised.
@@ -31,7 +33,7 @@ def run(size: int, function: Callable[..., _R], *args: Any) -> list[_R]:
         except BaseException as error:  # All of them are raised again below.
             raised[rank] = error
 
-    workers = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(threads(size))]
+    workers = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(threads(size, device=device))]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -12,7 +12,7 @@ use crate::{
     waiting,
 };
 use consonance::{
-    Communicator, Error, MessageType, ProcessGroupBuilder, Queue, Result, World,
+    Communicator, Device, Error, MessageType, ProcessGroupBuilder, Queue, Result, World,
     raw::{Kind, Origin},
 };
 use consonance_c::{Mailboxes, codes::messages};
@@ -58,14 +58,23 @@ impl Open {
         }
     }
 
-    /// Joins the other processes of a group.
+    /// Joins the other processes of a group, on a device.
     pub(crate) fn join(
         py: Python<'_>,
         group: impl FnOnce() -> Result<ProcessGroupBuilder> + Send + 'static,
+        device: Option<String>,
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Open> {
-        let joined = waiting::apart(py, move || timeout::join(group()?, timeout, join_timeout));
+        let joined = waiting::apart(py, move || {
+            // A device that does not exist is an error before others wait for this process.
+            let device = device.as_deref().map(str::parse::<Device>).transpose()?;
+            let joined = timeout::join(group()?, timeout, join_timeout)?;
+            match device {
+                Some(device) => joined.on_device(device),
+                None => Ok(joined),
+            }
+        });
         joined?.map(Open::new).map_err(|error| exception(py, &error))
     }
 
@@ -165,7 +174,10 @@ impl Open {
             Err(bad) => return Err(self.refuse(py, (call, kind), timeout, bad)),
         };
         let work = move |communicator: &mut Communicator| {
-            communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)))?;
+            let done = communicator.as_one(|rank| jobs.into_iter().try_for_each(|job| job.execute(rank)));
+            // Also after an error: the GPU uses the arrays until then.
+            let finished = if loans.are_on_device() { communicator.synchronize() } else { Ok(()) };
+            done.and(finished)?;
             loans.give_back();
             Ok(())
         };

@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// with `__array_namespace__`, such as JAX. `out` gets the result instead, and is returned;
 /// `out=data` is in place. Only `broadcast` and `recv` write `data` itself. Shapes may differ
 /// between ranks, counts may not: elements are in the order of rows. No call works in `jax.jit`.
+/// With `device="cuda:0"` collectives also take packed arrays in the memory of that GPU.
 ///
 /// A communicator is a context manager: its end closes it, and an exception aborts the group, so
 /// that no other rank waits.
@@ -76,12 +77,13 @@ impl Communicator {
 #[pymethods]
 impl Communicator {
     #[new]
-    #[pyo3(signature = (id, rank, size, *, timeout=None, join_timeout=None))]
+    #[pyo3(signature = (id, rank, size, *, device=None, timeout=None, join_timeout=None))]
     fn new(
         py: Python<'_>,
         id: &UniqueId,
         rank: Given<usize>,
         size: Given<usize>,
+        device: Option<String>,
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Communicator> {
@@ -89,7 +91,7 @@ impl Communicator {
         let rank = rank.get("rank", "a rank of the group").map_err(refused)?;
         let size = size.get("size", "a number of ranks").map_err(refused)?;
         let group = move || Ok(ProcessGroup::with_id(&id, rank, size));
-        Open::join(py, group, timeout, join_timeout).map(Communicator::with)
+        Open::join(py, group, device, timeout, join_timeout).map(Communicator::with)
     }
 
     /// Joins the processes that a launcher has started: `consonance run`, torchrun, Slurm's srun,
@@ -99,14 +101,15 @@ impl Communicator {
     /// >>> cs.Communicator.from_env().size
     /// 1
     #[classmethod]
-    #[pyo3(signature = (*, timeout=None, join_timeout=None))]
+    #[pyo3(signature = (*, device=None, timeout=None, join_timeout=None))]
     fn from_env(
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
+        device: Option<String>,
         timeout: Option<Timeout>,
         join_timeout: Option<Timeout>,
     ) -> PyResult<Communicator> {
-        Open::join(py, ProcessGroup::from_env, timeout, join_timeout).map(Communicator::with)
+        Open::join(py, ProcessGroup::from_env, device, timeout, join_timeout).map(Communicator::with)
     }
 
     /// This rank, counted from 0.

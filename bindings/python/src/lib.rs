@@ -29,19 +29,20 @@ mod communicator;
 mod accumulator;
 
 use arguments::Given;
-use consonance::raw::Kind;
+use consonance::{Device, raw::Kind};
 use failure::Bad;
 use pyo3::prelude::*;
 use std::{ffi::OsString, path::PathBuf};
 
 /// Makes a group of threads of this process: returns its communicators in rank order, each for one
-/// thread.
+/// thread. With `device="cuda:0"` they share that GPU, and also take arrays in its memory.
 ///
 /// >>> import consonance as cs
 /// >>> [comm.rank for comm in cs.threads(3)]
 /// [0, 1, 2]
 #[pyfunction]
-fn threads(py: Python<'_>, size: Given<usize>) -> PyResult<Vec<communicator::Communicator>> {
+#[pyo3(signature = (size, *, device=None))]
+fn threads(py: Python<'_>, size: Given<usize>, device: Option<&str>) -> PyResult<Vec<communicator::Communicator>> {
     const EXPECTED: &str = "a number of ranks from 1 to 1024";
     let size = size.get("size", EXPECTED).and_then(|size| match size {
         // As many as processes can be of a group.
@@ -49,7 +50,18 @@ fn threads(py: Python<'_>, size: Given<usize>) -> PyResult<Vec<communicator::Com
         _ => Err(Bad::value("size", EXPECTED, size.to_string())),
     });
     let size = size.map_err(|bad| bad.exception(py, "threads"))?;
-    Ok(consonance::Communicator::threads(size).into_iter().map(communicator::Communicator::of).collect())
+    // Each rank is a logical device of the GPU.
+    let own = |device, rank| match device {
+        Device::Cuda { gpu, .. } => Device::Cuda { gpu, logical: rank },
+        device => device,
+    };
+    let ranks = match device.map(str::parse).transpose() {
+        Ok(None) => Ok(consonance::Communicator::threads(size)),
+        Ok(Some(device)) => consonance::Communicator::on_devices((0..size).map(|rank| own(device, rank))),
+        Err(error) => Err(error),
+    };
+    let ranks = ranks.map_err(|error| failure::exception(py, &error))?;
+    Ok(ranks.into_iter().map(communicator::Communicator::of).collect())
 }
 
 /// Tells the other ranks of `communicator` that this rank's argument of the collective `call` is

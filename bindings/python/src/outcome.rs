@@ -45,7 +45,8 @@ impl Outcome {
     ) -> Result<Outcome, Bad> {
         let py = data.py();
         // Refuse an object that is no array as `data`.
-        let of = Array::of(data, "data")?.of_type();
+        let array = Array::of(data, "data")?;
+        let of = array.of_type();
         let shape =
             || -> Result<_, Bad> { Ok(PyTuple::new(py, shape(data.getattr(intern!(py, "shape"))?.extract()?)?)?) };
         let numpy = || py.import(intern!(py, "numpy"));
@@ -56,7 +57,7 @@ impl Outcome {
         if let Ok(empty) = data.getattr(intern!(py, "new_empty")) {
             return Ok(Outcome::Written(empty.call1((shape()?,))?.unbind()));
         }
-        let Some(package) = package_of(data) else {
+        let Some(package) = package_of(data).filter(|_| !array.is_on_device()) else {
             let found = format!("None, with data of {}", data.get_type().name()?);
             return Err(Bad::value("out", "an array: no new one of this kind can be made", found));
         };

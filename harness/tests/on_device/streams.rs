@@ -326,6 +326,10 @@ fn refuse_wrong_buffers(rank: &mut Communicator) {
         let error = all_reduce(rank, address, at(0, memory.address())).unwrap_err();
         check(error, "send", [expected, found]);
     }
+    let double = library.alloc(2 * bytes);
+    let [send, recv] = if own == 0 { [0, 16].map(|by| double.address() + by) } else { [memory.address(); 2] };
+    let error = all_reduce(rank, send, at(0, recv)).unwrap_err();
+    check(error, "recv", ["the memory of send, or none of it", "memory that overlaps it"]);
     // Buffers of two devices.
     let recv = if own == 0 { at(1, far.address()) } else { at(0, memory.address()) };
     let error = all_reduce(rank, memory.address(), recv).unwrap_err();

@@ -16,6 +16,11 @@ impl Device {
         matches!(self.kind, 1 | 3 | 11)
     }
 
+    /// Returns the number of the GPU of NVIDIA's: `kDLCUDA`.
+    pub(super) fn gpu(self) -> Option<usize> {
+        usize::try_from(self.id).ok().filter(|_| self.kind == 2)
+    }
+
     pub(super) fn name(self) -> String {
         let kind = match self.kind {
             2 | 13 => "cuda",

@@ -16,6 +16,8 @@ pub(crate) struct Loans {
     owners: Vec<Py<PyAny>>,
     keeps: bool,
     copies: Vec<Copied>,
+    /// Whether an array lies in the memory of a GPU, which the call may leave at work.
+    on_device: bool,
 }
 
 struct Copied {
@@ -29,7 +31,18 @@ struct Copied {
 impl Loans {
     /// Makes the loans of a call that is `started`, or that blocks.
     pub(crate) fn new(started: bool) -> Loans {
-        Loans { owners: Vec::new(), keeps: started, copies: Vec::new() }
+        Loans { owners: Vec::new(), keeps: started, copies: Vec::new(), on_device: false }
+    }
+
+    /// Whether an array lies in the memory of a GPU.
+    pub(crate) fn are_on_device(&self) -> bool {
+        self.on_device
+    }
+
+    /// Returns the memory of an array that is lent.
+    fn space(&mut self, array: &Array) -> Space {
+        self.on_device |= array.is_on_device();
+        array.space
     }
 
     /// Keeps an object until the call has ended.
@@ -41,12 +54,14 @@ impl Loans {
 
     /// Returns a buffer that is read. It is a copy if the array `meets` an output.
     pub(crate) fn input(&mut self, array: Array, meets: Option<&Array>) -> Buf<'static> {
-        let (of, parts) = (array.of, array.parts());
-        let copies = !array.is_packed() || array.has_odd_bools() || meets.is_some_and(|other| array.meets(other));
+        let (of, parts, space) = (array.of, array.parts(), self.space(&array));
+        // In the memory of a GPU, memory that meets is refused by the call.
+        let meets = || !array.is_on_device() && meets.is_some_and(|other| array.meets(other));
+        let copies = !array.is_packed() || array.has_odd_bools() || meets();
         let start = if copies { self.copy(array, true, false) } else { array.start };
         // SAFETY: the invariant of the module. The address is aligned, and bools are 0 or 1: if
         // not, this is a copy.
-        unsafe { Buf::from_raw(Space::Host, of.dtype, at(start, of.dtype), parts) }
+        unsafe { Buf::from_raw(space, of.dtype, at(start, of.dtype), parts) }
     }
 
     /// Returns a buffer that is read and written.
@@ -63,19 +78,21 @@ impl Loans {
 
     /// Returns the buffer of the root of a broadcast: it is only read, and may be read-only.
     pub(crate) fn source(&mut self, array: Array) -> BufMut<'static> {
-        let (of, parts) = (array.of, array.parts());
-        let copies = array.is_read_only || !array.is_packed() || array.has_odd_bools();
+        let (of, parts, space) = (array.of, array.parts(), self.space(&array));
+        // On a GPU the call itself copies what the root sends.
+        let is_read_only = array.is_read_only && !array.is_on_device();
+        let copies = is_read_only || !array.is_packed() || array.has_odd_bools();
         let start = if copies { self.copy(array, true, false) } else { array.start };
         // SAFETY: as in `input`.
-        unsafe { BufMut::from_raw(Space::Host, of.dtype, at(start, of.dtype), parts) }
+        unsafe { BufMut::from_raw(space, of.dtype, at(start, of.dtype), parts) }
     }
 
     fn write(&mut self, array: Array, is_read: bool) -> BufMut<'static> {
-        let (of, parts) = (array.of, array.parts());
+        let (of, parts, space) = (array.of, array.parts(), self.space(&array));
         let copies = !array.is_packed() || array.has_odd_bools();
         let start = if copies { self.copy(array, is_read, true) } else { array.start };
         // SAFETY: as in `input`.
-        unsafe { BufMut::from_raw(Space::Host, of.dtype, at(start, of.dtype), parts) }
+        unsafe { BufMut::from_raw(space, of.dtype, at(start, of.dtype), parts) }
     }
 
     /// Makes a copy of an array, whose elements follow each other. Bools become 0 or 1.

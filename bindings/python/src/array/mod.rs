@@ -9,6 +9,7 @@ mod dlpack;
 mod layout;
 mod lazy_views;
 mod loans;
+mod on_device;
 
 pub(crate) use loans::Loans;
 
@@ -17,7 +18,7 @@ use crate::{
     failure::Bad,
     types::{self, bytes},
 };
-use consonance::{DType, SharedMemory, World};
+use consonance::{DType, SharedMemory, World, raw::Space};
 use consonance_c::codes::Type;
 use numpy::{
     PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods,
@@ -37,6 +38,8 @@ pub(crate) struct Array {
     start: *mut u8,
     count: usize,
     of: Type,
+    /// The memory that the elements lie in.
+    space: Space,
     arrangement: Arrangement,
     lazy: Lazy,
     is_read_only: bool,
@@ -74,7 +77,7 @@ impl Array {
             check_whole_bytes(object, argument)?;
         }
         let lazy = Lazy::of(object, array.of, argument)?;
-        Ok(array.made_of(lazy))
+        array.made_of(lazy).checked(argument)
     }
 
     /// Returns the view of an object by the function of its type.
@@ -87,8 +90,14 @@ impl Array {
             let parts = bcomplex_parts(object).map(|parts| Array::of_view(&parts, view, argument));
             return parts.map_or_else(|| Err(undescribed(object, argument, raised)), |array| Ok(array?.of_pairs()));
         }
-        // SAFETY: the function has filled it in. The object is not changed meanwhile.
-        unsafe { Array::of_tensor(&tensor.assume_init(), false, argument) }
+        // SAFETY: the function has filled it in.
+        let tensor = unsafe { tensor.assume_init() };
+        if tensor.device.gpu().is_some() {
+            // The function orders nothing on a GPU.
+            return Array::of_capsule(object, argument);
+        }
+        // SAFETY: the object is not changed meanwhile.
+        unsafe { Array::of_tensor(&tensor, false, argument) }
     }
 
     fn of_numpy(array: &Bound<'_, PyUntypedArray>, argument: &'static str) -> Result<Array, Bad> {
@@ -116,7 +125,8 @@ impl Array {
     fn of_capsule(object: &Bound<'_, PyAny>, argument: &'static str) -> Result<Array, Bad> {
         let py = object.py();
         let Ok(export) = object.getattr(intern!(py, "__dlpack__")) else {
-            return Err(Bad::object(argument, object));
+            let array = Array::of_cuda_interface(object, argument)?;
+            return array.ok_or_else(|| Bad::object(argument, object));
         };
         // The device first: an object on a GPU would copy its data, or wait. What JAX traces has
         // none.
@@ -124,11 +134,13 @@ impl Array {
             return Err(Bad::traced(argument, object));
         };
         let device = device.call0()?.extract::<(i32, i32)>()?;
-        Array::check_device(dlpack::Device { kind: device.0, id: device.1 }, argument)?;
-        let options = PyDict::new(py);
+        let space = on_device::space(dlpack::Device { kind: device.0, id: device.1 }, argument)?;
+        let (options, least) = (PyDict::new(py), PyDict::new(py));
         options.set_item(intern!(py, "max_version"), (1, 0))?;
-        // Libraries before DLPack 1 do not know this argument.
-        let exported = export.call((), Some(&options)).or_else(|_| export.call0());
+        on_device::set_stream(&options, space)?;
+        on_device::set_stream(&least, space)?;
+        // Libraries before DLPack 1 do not know the version.
+        let exported = export.call((), Some(&options)).or_else(|_| export.call((), Some(&least)));
         let exported = exported.map_err(|raised| undescribed(object, argument, raised))?;
         let capsule = exported.cast_into::<PyCapsule>().map_err(PyErr::from)?;
         // Its destructor frees the tensor, since nobody takes it over. The object itself keeps the
@@ -148,14 +160,10 @@ impl Array {
         unsafe { Array::of_tensor(tensor.cast::<dlpack::Tensor>().as_ref(), true, argument) }
     }
 
-    fn check_device(device: dlpack::Device, argument: &'static str) -> Result<(), Bad> {
-        if device.is_host() { Ok(()) } else { Err(Bad::value(argument, "an array in host memory", device.name())) }
-    }
-
     /// # Safety
     /// The tensor's shape and strides may be read.
     unsafe fn of_tensor(tensor: &dlpack::Tensor, is_read_only: bool, argument: &'static str) -> Result<Array, Bad> {
-        Array::check_device(tensor.device, argument)?;
+        let space = on_device::space(tensor.device, argument)?;
         let dlpack::DataType { code, bits, lanes } = tensor.dtype;
         let of = types::of_dlpack(code, bits, lanes);
         let of = of.ok_or_else(|| Bad::dtype(argument, format!("code {code} with {bits} bits of DLPack")))?;
@@ -178,6 +186,7 @@ impl Array {
                 start,
                 count,
                 of,
+                space,
                 arrangement: Arrangement::Packed,
                 lazy: Lazy::default(),
                 is_read_only,
@@ -185,7 +194,7 @@ impl Array {
         }
         // SAFETY: as above.
         let stride = |axis| unsafe { tensor.strides.add(axis).read() } as isize * width;
-        Ok(Array::new(start, of, shape, stride, is_read_only))
+        Array { space, ..Array::new(start, of, shape, stride, is_read_only) }.checked(argument)
     }
 
     fn new(start: *mut u8, of: Type, shape: &[usize], strides: impl Fn(usize) -> isize, is_read_only: bool) -> Array {
@@ -197,7 +206,7 @@ impl Array {
             }
             None => Arrangement::Packed,
         };
-        Array { start, count, of, arrangement, lazy: Lazy::default(), is_read_only }
+        Array { start, count, of, space: Space::Host, arrangement, lazy: Lazy::default(), is_read_only }
     }
 
     /// Returns the array whose values `lazy` makes from its memory.
@@ -226,6 +235,10 @@ impl Array {
             let expected = format!("arrays of one type, {}", of.name);
             return Err(Bad::value(argument, expected, other.of.name));
         }
+        let space = first.space;
+        if let Some(other) = arrays.iter().find(|array| array.space != space) {
+            return Err(Bad::value(argument, format!("arrays in memory of {space}"), other.space.to_string()));
+        }
         let counts: Vec<usize> = arrays.iter().map(|array| array.count).collect();
         let (start, count) = (first.start, counts.iter().sum());
         let is_read_only = arrays.iter().any(|array| array.is_read_only);
@@ -237,7 +250,8 @@ impl Array {
             follows
         });
         let arrangement = if follow { Arrangement::Packed } else { Arrangement::Listed(arrays) };
-        Ok((Array { start, count, of, arrangement, lazy: Lazy::default(), is_read_only }, counts))
+        let array = Array { start, count, of, space, arrangement, lazy: Lazy::default(), is_read_only };
+        Ok((array.checked(argument)?, counts))
     }
 
     /// Whether the elements follow each other.
@@ -248,6 +262,11 @@ impl Array {
     /// Returns the type of the elements.
     pub(crate) fn of_type(&self) -> Type {
         self.of
+    }
+
+    /// Whether the elements lie in the memory of a GPU.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.space != Space::Host
     }
 
     /// Whether the array cannot be written.
@@ -276,6 +295,9 @@ impl Array {
 
     /// Whether this and `other` share memory.
     pub(crate) fn meets(&self, other: &Array) -> bool {
+        if self.space != other.space {
+            return false;
+        }
         let (own, others) = (self.extent(), other.extent());
         own.start < others.end && others.start < own.end
     }
@@ -284,6 +306,7 @@ impl Array {
     /// no memory, and may have the same address.
     pub(crate) fn is(&self, other: &Array) -> bool {
         self.count > 0
+            && self.space == other.space
             && self.start == other.start
             && self.count == other.count
             && self.is_packed()
@@ -325,7 +348,7 @@ impl Array {
 
     /// Whether some bool is neither 0 nor 1, in elements that follow each other.
     fn has_odd_bools(&self) -> bool {
-        if self.of.dtype != DType::Bool || self.count == 0 {
+        if self.of.dtype != DType::Bool || self.count == 0 || self.is_on_device() {
             return false;
         }
         // SAFETY: the invariant of this module; each element is a byte.

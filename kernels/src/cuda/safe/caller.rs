@@ -46,6 +46,20 @@ impl CallerStream {
         Ok(CallerStream { gpu, stream: Arc::new(stream) })
     }
 
+    /// Returns the driver's handle of the stream that has the work of all ranks on a GPU, for
+    /// libraries that order their work before that of another stream (DLPack). `None` if this
+    /// process has not opened such a GPU. The stream stays until the process ends.
+    pub fn handle_of_ranks(gpu: usize) -> Option<*mut c_void> {
+        Gpu::opened(gpu).map(|gpu| gpu.stream().handle())
+    }
+
+    /// Returns the GPU that this process has opened and that has memory at this address.
+    pub fn gpu_of_address(address: u64) -> Option<usize> {
+        let gpus = Gpu::all_opened();
+        let gpu = gpus.iter().find(|gpu| gpu.expect_memory(address, 1).is_ok());
+        gpu.map(|gpu| gpu.device().ordinal())
+    }
+
     /// Returns the space of the memory of the stream's GPU.
     pub fn space(&self) -> Space {
         self.gpu.space()

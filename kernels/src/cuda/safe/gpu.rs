@@ -123,6 +123,19 @@ impl Gpu {
         Ok(gpu)
     }
 
+    /// Returns the device with this number, if this process has opened it.
+    pub(super) fn opened(ordinal: usize) -> Option<Arc<Gpu>> {
+        Gpu::all_opened().into_iter().find(|gpu| gpu.device().ordinal() == ordinal)
+    }
+
+    /// Returns the devices that this process has opened.
+    pub(super) fn all_opened() -> Vec<Arc<Gpu>> {
+        match Gpu::check_process() {
+            Ok(()) => GPUS.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect(),
+            Err(_) => Vec::new(),
+        }
+    }
+
     fn open(device: &Device) -> Result<Gpu, Failure> {
         let context = Context::new(device)?;
         let (kernels, stream) = (Kernels::new(&context), Stream::new(&context)?);

@@ -263,6 +263,14 @@ impl OnGpu {
     }
 }
 
+/// Whether two buffers share memory of a device without being the same.
+fn overlap(one: &Buf<'_>, two: &Buf<'_>) -> bool {
+    let (first, second) = (address(one), address(two));
+    let meets = first < second + two.bytes() as u64 && second < first + one.bytes() as u64;
+    let is_same = (first, one.bytes()) == (second, two.bytes());
+    one.space() == two.space() && one.space() != Space::Host && meets && !is_same
+}
+
 impl Engine for OnGpu {
     fn world(&self) -> World {
         self.ranks.world()
@@ -300,7 +308,7 @@ impl Engine for OnGpu {
         let (send, recv) = call.buffers();
         let send = send.map(|send| ("send", *send));
         let recv = recv.map(|recv| ("recv", recv.as_buf()));
-        for (argument, buf) in send.into_iter().chain(recv) {
+        for (argument, buf) in send.iter().chain(&recv).copied() {
             if buf.space() == Space::Host || buf.count() == 0 {
                 continue;
             }
@@ -316,7 +324,14 @@ impl Engine for OnGpu {
                 invalid(format!("{} bytes of memory of {}", buf.bytes(), buf.space()), format!("{found} at {at:#x}"))
             })?;
         }
-        Ok(())
+        match send.zip(recv) {
+            Some(((_, send), (_, recv))) if overlap(&send, &recv) => {
+                let (expected, found) = ("the memory of send, or none of it", "memory that overlaps it");
+                let error = Error::invalid(call.kind().name(), "recv", expected, found);
+                Err(error.of_replica(self.world().rank()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn order_by(&mut self, stream: Option<&CallerStream>) -> Result<()> {
