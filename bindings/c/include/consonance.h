@@ -58,6 +58,10 @@ enum {
     CONS_C128 = 14
 };
 
+/* Added to an element type (CONS_F32 + CONS_ON_GPU): the buffers of the call lie in the memory of
+ * the communicator's GPU. All ranks pass the same type, each with or without this. */
+#define CONS_ON_GPU 256
+
 /* Operations. AND, OR and XOR are bitwise, for integers and BOOL. */
 enum {
     CONS_SUM = 0,
@@ -136,6 +140,20 @@ int cons_unique_id_across_hosts(cons_id *id);
  * are processes of one user on one host, or threads; of several hosts if the id is across hosts. A
  * process may be in many groups. config may be null. */
 int cons_comm_init(cons_comm *comm, const cons_id *id, int size, int rank, const cons_config *config);
+
+/* Does what cons_comm_init does, for a rank on the GPU with this number: its collectives take
+ * buffers there, with CONS_ON_GPU in dtype, and of the host. Accumulators, exact sums and messages
+ * take host memory alone. A pointer to memory of the host with CONS_ON_GPU, and one to memory of a
+ * GPU without it, are CONS_ERR_ARGUMENT. NVIDIA's driver is loaded by this call. */
+int cons_comm_init_on_gpu(cons_comm *comm, const cons_id *id, int size, int rank, const cons_config *config, int gpu);
+
+/* Orders the next calls of a communicator on a GPU by a stream (a CUstream or cudaStream_t of the
+ * GPU's primary context), if ordered is not 0: a call begins after what the stream has, and what
+ * the stream gets later finds the result. A stream is lent until another is set, or none, and the
+ * calls before have ended. Without one a call finds what is in memory, and the GPU has done it when
+ * it ends. In this version a call on a GPU also waits on this thread for what the stream has, at
+ * most for the timeout, and has moved its data when it ends. */
+int cons_comm_set_stream(cons_comm comm, int ordered, void *stream);
 
 /* Splits the group: ranks with the same color form one, ordered by key and then by rank. A negative
  * color gives 0. Every rank makes the call. */

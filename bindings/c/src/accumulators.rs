@@ -60,7 +60,7 @@ functions! {
         sum: Accumulator, leaf: *const c_void, count: usize, dtype: c_int,
     ) of comm_of(sum); {
         let held = ACCUMULATORS.get(sum)?;
-        let check = Check { call: "cons_accumulator_add", world: held.world };
+        let check = Check { call: "cons_accumulator_add", world: held.world, gpu: None };
         let (of, count) = of_leaf(check, &held.leaves, count, dtype)?;
         // SAFETY: the caller lends the memory until the call has ended.
         let leaf = unsafe { check.input("leaf", leaf, count, of)? };

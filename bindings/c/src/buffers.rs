@@ -1,10 +1,10 @@
 //! Buffers and numbers from what C passes. The checks are inlined into each call, because most of
 //! what a small call costs here would be to pass them their arguments and results.
 
-use crate::codes::{OPS, TYPES, Type};
+use crate::codes::{CONS_ON_GPU, OPS, TYPES, Type};
 use consonance::{
     DType, Error, ReduceOp, World,
-    raw::{Buf, BufMut, Space},
+    raw::{Buf, BufMut, CallerStream, Space},
 };
 use std::{
     ffi::{c_int, c_void},
@@ -12,11 +12,12 @@ use std::{
     ptr::NonNull,
 };
 
-/// The call whose arguments are checked, and the number of ranks.
+/// The call whose arguments are checked, the number of ranks, and this rank's GPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Check {
     pub(crate) call: &'static str,
     pub(crate) world: World,
+    pub(crate) gpu: Option<u32>,
 }
 
 impl Check {
@@ -31,8 +32,22 @@ impl Check {
         if to.is_null() { Err(self.invalid(argument, "a pointer", "null")) } else { Ok(()) }
     }
 
+    /// Returns the element type of a number, which also says whether the buffers lie on the GPU.
     #[inline(always)]
     pub(crate) fn dtype(self, number: c_int) -> Result<Type, Error> {
+        match number & CONS_ON_GPU {
+            // All bits of a negative number may be set.
+            flag if flag == 0 || number < 0 => self.plain_dtype(number),
+            _ if self.gpu.is_none() => {
+                let expected = "a type without CONS_ON_GPU: this rank is on no GPU";
+                Err(self.invalid("dtype", expected, number.to_string()))
+            }
+            _ => Ok(Type { on_gpu: true, ..self.plain_dtype(number & !CONS_ON_GPU)? }),
+        }
+    }
+
+    #[inline(always)]
+    fn plain_dtype(self, number: c_int) -> Result<Type, Error> {
         // A type's number is its index.
         let of_number = usize::try_from(number).ok().and_then(|index| TYPES.get(index).copied());
         of_number.ok_or_else(|| self.invalid("dtype", "the number of an element type", number.to_string()))
@@ -97,7 +112,26 @@ impl Check {
         }
         let bytes = count.checked_mul(of.dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
         bytes.ok_or_else(|| self.invalid("count", "a count that fits the address space", count.to_string()))?;
-        Ok(())
+        match self.gpu {
+            Some(_) if !of.on_gpu && count > 0 => self.on_host(argument, start),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that an address is none of a GPU.
+    #[cold]
+    fn on_host(self, argument: &str, start: *const c_void) -> Result<(), Error> {
+        let gpu = CallerStream::gpu_of_address(start.addr() as u64);
+        gpu.map_or(Ok(()), |gpu| {
+            let expected = "memory of the host, as dtype is without CONS_ON_GPU";
+            Err(self.invalid(argument, expected, format!("memory of cuda:{gpu} at {start:?}")))
+        })
+    }
+
+    /// Returns the memory that the buffers of a type lie in.
+    #[inline(always)]
+    fn space(self, of: Type) -> Space {
+        self.gpu.filter(|_| of.on_gpu).map_or(Space::Host, Space::Cuda)
     }
 
     /// Returns a buffer of `count` parts that is read.
@@ -116,7 +150,7 @@ impl Check {
         // SAFETY: the caller's promise; the address was checked, and bools are.
         unsafe {
             self.bools(argument, start, count, of)?;
-            Ok(Buf::from_raw(Space::Host, of.dtype, at(start.cast_mut(), of), count))
+            Ok(Buf::from_raw(self.space(of), of.dtype, at(start.cast_mut(), of), count))
         }
     }
 
@@ -137,7 +171,7 @@ impl Check {
         // SAFETY: as in `input`.
         unsafe {
             self.bools(argument, start, count, of)?;
-            Ok(BufMut::from_raw(Space::Host, of.dtype, at(start, of), count))
+            Ok(BufMut::from_raw(self.space(of), of.dtype, at(start, of), count))
         }
     }
 
@@ -154,12 +188,12 @@ impl Check {
         of: Type,
     ) -> Result<BufMut<'static>, Error> {
         self.address(argument, start, count, of)?;
-        if of.dtype == DType::Bool && count > 0 {
+        if of.dtype == DType::Bool && count > 0 && !of.on_gpu {
             // SAFETY: the caller's promise. A bool must be 0 or 1 before it is written, too.
             unsafe { start.cast::<u8>().write_bytes(0, count) };
         }
         // SAFETY: as in `input`.
-        Ok(unsafe { BufMut::from_raw(Space::Host, of.dtype, at(start, of), count) })
+        Ok(unsafe { BufMut::from_raw(self.space(of), of.dtype, at(start, of), count) })
     }
 
     /// Checks that bools are 0 or 1.
@@ -168,7 +202,7 @@ impl Check {
     /// `start` has `count` elements of the type.
     #[inline(always)]
     unsafe fn bools(self, argument: &str, start: *const c_void, count: usize, of: Type) -> Result<(), Error> {
-        if of.dtype != DType::Bool || count == 0 {
+        if of.dtype != DType::Bool || count == 0 || of.on_gpu {
             return Ok(());
         }
         // SAFETY: the caller's promise.

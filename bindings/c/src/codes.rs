@@ -14,7 +14,12 @@ pub struct Type {
     pub dtype: DType,
     /// The number of parts: 2 for a complex number.
     pub parts: usize,
+    /// Whether the buffers of this type lie in the memory of the communicator's GPU.
+    pub on_gpu: bool,
 }
+
+/// Added to the number of a type whose buffers lie in the memory of the communicator's GPU.
+pub const CONS_ON_GPU: c_int = 256;
 
 impl Type {
     /// Whether its parts tell the type: there is one, of an element type of the runtime.
@@ -24,7 +29,7 @@ impl Type {
 }
 
 const fn plain(number: c_int, name: &'static str, dtype: DType) -> Type {
-    Type { number, name, dtype, parts: 1 }
+    Type { number, name, dtype, parts: 1, on_gpu: false }
 }
 
 /// All element types.
@@ -42,8 +47,8 @@ pub const TYPES: [Type; 15] = [
     plain(10, "bf16", DType::Bf16),
     plain(11, "f32", DType::F32),
     plain(12, "f64", DType::F64),
-    Type { number: 13, name: "c64", dtype: DType::F32, parts: 2 },
-    Type { number: 14, name: "c128", dtype: DType::F64, parts: 2 },
+    Type { number: 13, name: "c64", dtype: DType::F32, parts: 2, on_gpu: false },
+    Type { number: 14, name: "c128", dtype: DType::F64, parts: 2, on_gpu: false },
 ];
 
 /// The types that are not plain.

@@ -26,9 +26,10 @@ pub(crate) unsafe fn start<W: FnOnce(&mut Communicator) -> Result<()> + Send + '
     work: impl FnOnce(Check) -> Result<W>,
 ) -> Result<(), Failure> {
     let shared = COMMS.get(comm)?;
-    let check = Check { call, world: shared.world() };
+    let (check, order) = (shared.check(call), shared.order());
     match check.pointer("request", request).and_then(|()| work(check)) {
         Ok(work) => {
+            let work = move |communicator: &mut Communicator| order.make(communicator, work);
             let started = shared.queue.start_with(shared.timeout(), work);
             // SAFETY: the caller's promise.
             unsafe { requests::give(request, comm, started) }

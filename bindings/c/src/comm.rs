@@ -4,10 +4,11 @@ use crate::{
     buffers::Check,
     codes::{self, Type},
     failure::Failure,
+    gpu::{OnGpu, Order},
     handles::Table,
 };
 use consonance::{
-    CommunicationOptions, Communicator, Mailbox, MessageType, ProcessGroup, Queue, Result, UniqueId, World,
+    CommunicationOptions, Communicator, Device, Mailbox, MessageType, ProcessGroup, Queue, Result, UniqueId, World,
     raw::{Kind, Reason},
 };
 use std::{
@@ -28,6 +29,8 @@ pub(crate) struct CommObject {
     mailbox: OnceLock<Mailboxes>,
     /// The timeout of the next calls in milliseconds; 0 is that of the communicator.
     timeout_ms: AtomicU64,
+    /// The GPU of this rank, with the stream of the next calls.
+    pub(crate) gpu: Option<OnGpu>,
     /// The details of its last error.
     pub(crate) last: Mutex<Option<Failure>>,
 }
@@ -35,9 +38,21 @@ pub(crate) struct CommObject {
 pub(crate) static COMMS: Table<CommObject> = Table::new(1, "comm");
 
 impl CommObject {
-    fn new(communicator: Communicator) -> CommObject {
+    pub(crate) fn new(communicator: Communicator, gpu: Option<OnGpu>) -> CommObject {
         let (queue, mailbox) = (Queue::new(communicator), OnceLock::new());
-        CommObject { queue, mailbox, timeout_ms: AtomicU64::new(0), last: Mutex::default() }
+        CommObject { queue, mailbox, timeout_ms: AtomicU64::new(0), gpu, last: Mutex::default() }
+    }
+
+    /// Returns the check of the arguments of a call.
+    #[inline(always)]
+    pub(crate) fn check(&self, call: &'static str) -> Check {
+        Check { call, world: self.world(), gpu: self.gpu.as_ref().map(|gpu| gpu.number) }
+    }
+
+    /// Returns the order of the next call.
+    #[inline(always)]
+    pub(crate) fn order(&self) -> Order {
+        self.gpu.as_ref().map_or(Order::Host, OnGpu::order)
     }
 
     pub(crate) fn world(&self) -> World {
@@ -69,8 +84,8 @@ pub(crate) fn run<W: FnOnce(&mut Communicator) -> Result<()>>(
 ) -> Result<(), Failure> {
     let shared = COMMS.get(comm)?;
     // In the turn: work that leaves it would be copied several times.
-    Ok(shared.queue.with(shared.timeout(), |communicator| match work(Check { call, world: shared.world() }) {
-        Ok(work) => work(communicator),
+    Ok(shared.queue.with(shared.timeout(), |communicator| match work(shared.check(call)) {
+        Ok(work) => shared.order().make(communicator, work),
         Err(error) => {
             communicator.refuse(kind, &error)?;
             Err(error)
@@ -145,6 +160,52 @@ pub extern "C" fn cons_abi_version() -> c_int {
     1
 }
 
+/// Joins the group with an id, on a GPU if there is one.
+///
+/// # Safety
+/// The pointers are null or valid.
+pub(crate) unsafe fn join(
+    comm: *mut Comm,
+    id: *const ConsId,
+    size: c_int,
+    rank: c_int,
+    config: *const ConsConfig,
+    gpu: Option<u32>,
+) -> Result<(), Failure> {
+    // SAFETY: the pointer is null or valid.
+    let id = UniqueId::from_bytes(unsafe { id.as_ref() }.ok_or_else(|| null("id"))?.0)?;
+    if comm.is_null() {
+        return Err(null("comm"));
+    }
+    let number = |argument: &str, number: c_int| {
+        usize::try_from(number).map_err(|_| Failure::argument(argument, "0 or more", number.to_string()))
+    };
+    let (size, rank) = (number("size", size)?, number("rank", rank)?);
+    let mut group = ProcessGroup::with_id(&id, rank, size);
+    // SAFETY: the pointer is null or valid for the size that the struct begins with.
+    if let Some(bytes) = (!config.is_null()).then(|| unsafe { (&raw const (*config).size).read() }) {
+        if bytes != size_of::<ConsConfig>() {
+            let expected = format!("a struct of {} bytes", size_of::<ConsConfig>());
+            return Err(Failure::argument("config", expected, bytes.to_string()));
+        }
+        // SAFETY: as above, and the size is right.
+        let config = unsafe { &*config };
+        if let Some(limit) = timeout("timeout_ms", config.timeout_ms)? {
+            group = group.options(CommunicationOptions::new().timeout(limit)?);
+        }
+        if let Some(limit) = timeout("join_timeout_ms", config.join_timeout_ms)? {
+            group = group.timeout(limit)?;
+        }
+    }
+    let communicator = group.join()?.communicators().remove(0);
+    let communicator = match gpu {
+        Some(gpu) => communicator.on_device(Device::Cuda { gpu: gpu as usize, logical: 0 })?,
+        None => communicator,
+    };
+    // SAFETY: the pointer is valid.
+    unsafe { write("comm", comm, COMMS.add(CommObject::new(communicator, gpu.map(OnGpu::new)))) }
+}
+
 functions! {
     /// Makes an id for a group.
     fn cons_unique_id(id: *mut ConsId) of 0; {
@@ -162,44 +223,20 @@ functions! {
     fn cons_comm_init(
         comm: *mut Comm, id: *const ConsId, size: c_int, rank: c_int, config: *const ConsConfig,
     ) of 0; {
-        // SAFETY: the pointer is null or valid.
-        let id = UniqueId::from_bytes(unsafe { id.as_ref() }.ok_or_else(|| null("id"))?.0)?;
-        if comm.is_null() {
-            return Err(null("comm"));
-        }
-        let number = |argument: &str, number: c_int| {
-            usize::try_from(number).map_err(|_| Failure::argument(argument, "0 or more", number.to_string()))
-        };
-        let (size, rank) = (number("size", size)?, number("rank", rank)?);
-        let mut group = ProcessGroup::with_id(&id, rank, size);
-        // SAFETY: the pointer is null or valid for the size that the struct begins with.
-        if let Some(bytes) = (!config.is_null()).then(|| unsafe { (&raw const (*config).size).read() }) {
-            if bytes != size_of::<ConsConfig>() {
-                let expected = format!("a struct of {} bytes", size_of::<ConsConfig>());
-                return Err(Failure::argument("config", expected, bytes.to_string()));
-            }
-            // SAFETY: as above, and the size is right.
-            let config = unsafe { &*config };
-            if let Some(limit) = timeout("timeout_ms", config.timeout_ms)? {
-                group = group.options(CommunicationOptions::new().timeout(limit)?);
-            }
-            if let Some(limit) = timeout("join_timeout_ms", config.join_timeout_ms)? {
-                group = group.timeout(limit)?;
-            }
-        }
-        let communicator = group.join()?.communicators().remove(0);
-        // SAFETY: the pointer is valid.
-        unsafe { write("comm", comm, COMMS.add(CommObject::new(communicator))) }
+        // SAFETY: the pointers are null or valid.
+        unsafe { join(comm, id, size, rank, config, None) }
     }
 
     /// Splits the group. A negative color gives no communicator.
     fn cons_comm_split(comm: Comm, color: c_int, key: c_int, part: *mut Comm) of comm; {
         run(comm, "cons_comm_split", Kind::Split, |check| {
             check.pointer("part", part)?;
+            let gpu = COMMS.get(comm).ok().and_then(|shared| shared.gpu.as_ref().map(|gpu| gpu.number));
             Ok(move |communicator: &mut Communicator| {
                 let split = communicator.split(u32::try_from(color).ok(), key)?;
+                let object = |split| CommObject::new(split, gpu.map(OnGpu::new));
                 // SAFETY: the pointer is valid.
-                unsafe { part.write(split.map_or(0, |split| COMMS.add(CommObject::new(split)))) };
+                unsafe { part.write(split.map_or(0, |split| COMMS.add(object(split)))) };
                 Ok(())
             })
         })

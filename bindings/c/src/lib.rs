@@ -8,7 +8,8 @@
 //! `codes.rs` has the numbers of element types, operations and errors, which never change.
 //! `handles.rs` has the tables of handles. `failure.rs` makes codes and details of errors.
 //! `buffers.rs` makes buffers of pointers. `job.rs` is a call with its counts. `leaves.rs` has
-//! an accumulator for jobs and handles. The other files have the functions.
+//! an accumulator for jobs and handles. `gpu.rs` orders calls on a GPU. The other files have the
+//! functions.
 #![cfg(target_os = "linux")]
 
 #[macro_use]
@@ -17,7 +18,9 @@ pub mod codes;
 mod failure;
 mod handles;
 mod buffers;
+mod gpu;
 mod comm;
+mod gpu_communicators;
 mod last_error;
 mod requests;
 mod leaves;
@@ -35,6 +38,7 @@ pub use blocks::*;
 pub use coalesced_calls::*;
 pub use collectives::*;
 pub use comm::*;
+pub use gpu_communicators::*;
 pub use job::Job;
 pub use last_error::{ConsError, cons_code_name, cons_last_error};
 pub use leaf_reductions::*;
@@ -48,6 +52,7 @@ pub fn prototypes() -> Vec<String> {
     let files = [
         last_error::PROTOTYPES,
         comm::PROTOTYPES,
+        gpu_communicators::PROTOTYPES,
         requests::PROTOTYPES,
         collectives::PROTOTYPES,
         coalesced_calls::PROTOTYPES,

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 const ANY: c_int = -1;
 
 fn check(shared: &CommObject, call: &'static str) -> Check {
-    Check { call, world: shared.world() }
+    shared.check(call)
 }
 
 fn source(check: Check, from: c_int) -> Result<Option<usize>, Failure> {

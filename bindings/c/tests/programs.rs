@@ -60,7 +60,7 @@ fn compile_and_run(source: &str, Language { compiler, words }: &Language) -> Opt
     let sanitizer = env::var("CONSONANCE_SANITIZER").ok();
     command.args(sanitizer.map(|name| format!("-fsanitize={name}")));
     command.arg("-I").arg(folder.join("include")).arg("-o").arg(&program).arg(folder.join("tests").join(source));
-    command.arg("-L").arg(&library).args(["-lconsonance_c", "-lpthread", "-lm"]);
+    command.arg("-L").arg(&library).args(["-lconsonance_c", "-lpthread", "-lm", "-ldl"]);
     command.arg(format!("-Wl,-rpath,{}", library.display()));
     // The program looks for the library by its soname.
     let soname = library.join("libconsonance_c.so.1");
@@ -76,7 +76,11 @@ fn compile_and_run(source: &str, Language { compiler, words }: &Language) -> Opt
     let temporary = library.join(format!("{compiler}-{name}-temporary"));
     let _ = fs::remove_dir_all(&temporary);
     fs::create_dir(&temporary).unwrap();
-    let ran = run(Command::new(&program).env("TMPDIR", &temporary)).expect("the program that was compiled");
+    let driver = library.join("libconsonance_fake_driver.so");
+    let mut command = Command::new(&program);
+    command.env("TMPDIR", &temporary).env("CONSONANCE_CUDA_DRIVER", driver);
+    command.env("CONSONANCE_FAKE_DRIVER", "devices=2 delay=3");
+    let ran = run(&mut command).expect("the program that was compiled");
     let said = said(&ran);
     assert!(ran.status.success() && said.contains("all right"), "{compiler} {source}: {}\n{said}", ran.status);
     fs::remove_dir(&temporary).expect("an empty folder: programs leave no file");
@@ -111,10 +115,10 @@ fn programs_compile_without_warnings_call_every_function_and_run() {
     let layouts = layouts();
     for language in &LANGUAGES {
         compile_and_run(layouts.to_str().expect("a path in UTF-8"), language);
-        let programs =
-            ["calls.c", "errors.c", "accumulators.c", "exact.c"].map(|source| compile_and_run(source, language));
-        if let [Some(calls), Some(errors), Some(accumulators), Some(exact)] = programs {
-            call_every_function(&[calls, errors, accumulators, exact]);
+        let programs = ["calls.c", "errors.c", "accumulators.c", "exact.c", "gpu.c"]
+            .map(|source| compile_and_run(source, language));
+        if let [Some(calls), Some(errors), Some(accumulators), Some(exact), Some(gpu)] = programs {
+            call_every_function(&[calls, errors, accumulators, exact, gpu]);
         }
         compile_and_run("leaves.c", language);
     }

@@ -46,6 +46,9 @@ static int killed_rank = -1;
 /* Whether groups have an id across hosts, and send over UCX. */
 static int across_hosts = 0;
 
+/* The GPU of each rank; -1 for none. */
+static int gpu_of_ranks = -1;
+
 typedef void (*body)(cons_comm comm, int rank, int size);
 
 struct meeting {
@@ -67,7 +70,9 @@ static void take_part(struct place place) {
     while (!__atomic_load_n(&place.meeting->is_made, __ATOMIC_ACQUIRE)) usleep(1000);
     cons_config config = sized_config(place.timeout_ms, 60000);
     cons_comm comm = 0;
-    int code = cons_comm_init(&comm, &place.meeting->id, place.size, place.rank, &config);
+    cons_id *id = &place.meeting->id;
+    int code = gpu_of_ranks < 0 ? cons_comm_init(&comm, id, place.size, place.rank, &config)
+                                : cons_comm_init_on_gpu(&comm, id, place.size, place.rank, &config, gpu_of_ranks);
     cons_error error = sized_error();
     cons_last_error(0, &error);
     if (across_hosts && code == CONS_ERR_MEETING && strstr(error.text, "there is no UCX") != NULL) {

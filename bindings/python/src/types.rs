@@ -20,14 +20,15 @@ const SMALL: [((u8, u8, u16), Type); 9] = [
 ];
 
 const fn byte(number: i32, name: &'static str) -> Type {
-    Type { number, name, dtype: DType::U8, parts: 1 }
+    Type { number, name, dtype: DType::U8, parts: 1, on_gpu: false }
 }
 
 /// A complex number of two 16-bit parts, which the C library does not have.
-const COMPLEX32: Type = Type { number: 115, name: "complex32", dtype: DType::F16, parts: 2 };
+const COMPLEX32: Type = Type { number: 115, name: "complex32", dtype: DType::F16, parts: 2, on_gpu: false };
 
 /// The same of bf16, which DLPack does not have.
-pub(crate) const BCOMPLEX32: Type = Type { number: 117, name: "bcomplex32", dtype: DType::Bf16, parts: 2 };
+pub(crate) const BCOMPLEX32: Type =
+    Type { number: 117, name: "bcomplex32", dtype: DType::Bf16, parts: 2, on_gpu: false };
 
 /// The types that their parts do not tell.
 pub(crate) const OTHERS: [Type; 13] = {

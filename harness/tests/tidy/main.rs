@@ -41,7 +41,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ),
     ("cli", &["consonance", "consonance-fake-driver", "consonance-harness", "consonance-kernels", "consonance-spec"]),
     ("examples", &["consonance", "consonance-messages"]),
-    ("bindings/c", &["consonance"]),
+    ("bindings/c", &["consonance", "consonance-fake-driver"]),
     ("bindings/python", &["consonance", "consonance-c", "consonance-cli"]),
     ("fuzz", &["consonance", "consonance-harness", "consonance-kernels", "consonance-spec"]),
 ];
