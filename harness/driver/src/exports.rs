@@ -383,6 +383,15 @@ exports! {
         unsafe { give(context, CUcontext(Objects::context_of(of) as *mut c_void)) }
     }
 
+    fn cuStreamIsCapturing(state, stream: CUstream, status: *mut c_int) {
+        state.device()?;
+        if !state.streams.contains_key(&(stream.0 as u64)) {
+            return state.misused("asked a stream that is not alive", CUresult::INVALID_HANDLE);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { give(status, state.plan.captures.into()) }
+    }
+
     fn cuStreamQuery(state, stream: CUstream) {
         match state.query(stream.0 as u64)? {
             true => Ok(()),

@@ -9,6 +9,7 @@ use std::time::Duration;
 /// * `pause=cuModuleLoadDataEx:1:200`: the first call of the function begins 200 ms late.
 /// * `delay=3`: a stream begins its work at the fourth query after the work was enqueued.
 /// * `hang`: no stream ever begins its work.
+/// * `captures`: every stream says that it is being captured into a graph.
 /// * `devices=0`: the number of devices.
 /// * `memory=1000000`: the bytes of each device's memory.
 /// * `flip=5`: the fifth copy to the host has a wrong bit in its middle.
@@ -24,6 +25,7 @@ pub struct Plan {
     pub(crate) pause: Vec<Pause>,
     pub(crate) delay: u64,
     pub(crate) hang: bool,
+    pub(crate) captures: bool,
     pub(crate) devices: usize,
     pub(crate) memory: usize,
     pub(crate) flip: Option<u64>,
@@ -55,6 +57,7 @@ impl Default for Plan {
             pause: Vec::new(),
             delay: 0,
             hang: false,
+            captures: false,
             devices: 1,
             memory: 1 << 30,
             flip: None,
@@ -92,6 +95,7 @@ impl std::str::FromStr for Plan {
                     plan.pause.push(Pause { symbol, call, time: Duration::from_millis(number(word, ms)?) });
                 }
                 ("hang", "") => plan.hang = true,
+                ("captures", "") => plan.captures = true,
                 ("delay", queries) => plan.delay = number(word, queries)?,
                 ("devices", count) => plan.devices = number(word, count)?,
                 ("memory", bytes) => plan.memory = number(word, bytes)?,

@@ -44,6 +44,7 @@ fn use_everything(driver: &Driver) -> Result<(), Box<dyn Error>> {
     let point = Event::untimed(&context)?;
     same.record(&point)?;
     stream.wait_for(&point)?;
+    assert!(!same.is_captured()?);
     stream.record(&begin)?;
     let mut pinned = PinnedMemory::new(&context, 64)?;
     pinned.as_mut_slice().iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);

@@ -279,6 +279,18 @@ fn a_stream_of_another_context_is_refused() {
     });
 }
 
+#[test]
+fn a_stream_of_a_graph_is_refused_on_all_ranks() {
+    on_a_driver("streams::a_stream_of_a_graph_is_refused_on_all_ranks", "captures", || {
+        let errors = each(Communicator::on_devices(["cuda:0", "cpu:0"]).unwrap(), |rank| {
+            let place = Place::of(["cuda:0", "cpu:0"][rank.rank()], false);
+            place.in_place(rank, |data| Call::Broadcast { data, root: 0 }).unwrap_err()
+        });
+        assert!(matches!(&errors[0], Error::InvalidCall { argument, .. } if argument == "stream"), "{errors:?}");
+        assert!(matches!(errors[1], Error::Mismatch { replica: 0, .. }), "{errors:?}");
+    });
+}
+
 /// Rank 0 makes a wrong call, rank 1 a right one. Both fail, have moved nothing, and go on.
 #[test]
 fn wrong_memory_and_streams_are_refused_on_all_ranks() {

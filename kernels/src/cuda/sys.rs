@@ -207,6 +207,7 @@ macro_rules! for_each_driver_function {
             query_stream = cuStreamQuery(stream: CUstream);
             destroy_stream = cuStreamDestroy_v2(stream: CUstream);
             stream_context = cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+            is_capturing = cuStreamIsCapturing(stream: CUstream, status: *mut c_int);
             wait_event = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
             create_event = cuEventCreate(event: *mut CUevent, flags: c_uint);
             record_event = cuEventRecord(event: CUevent, stream: CUstream);

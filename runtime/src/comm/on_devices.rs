@@ -79,8 +79,8 @@ impl Communicator {
     /// returns before the GPU has done it. Every other call waits on this thread for the stream's
     /// work, at most for the timeout, and is done when it returns.
     ///
-    /// A stream of another device is [`Error::InvalidCall`] from the calls, and all ranks are told.
-    /// The stream is not being captured into a graph.
+    /// A stream of another device, and one that is being captured into a graph, are
+    /// [`Error::InvalidCall`] from the calls, and all ranks are told.
     ///
     /// ```
     /// use consonance::{Communicator, Error, ReduceOp, raw::{CallerStream, Call, Agreement}};

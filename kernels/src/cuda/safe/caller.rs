@@ -65,6 +65,15 @@ impl CallerStream {
         self.gpu.space()
     }
 
+    /// Whether the stream's work is being captured into a graph, where no work of ranks can be.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn is_captured(&self) -> io::Result<bool> {
+        Gpu::check_process()?;
+        self.stream.is_captured().map_err(io::Error::other)
+    }
+
     /// Lets all that ranks enqueue on the GPU from now on begin after the work that the stream has
     /// now.
     ///

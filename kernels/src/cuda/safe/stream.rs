@@ -235,6 +235,17 @@ impl Stream {
         })
     }
 
+    /// Whether the stream's work is being captured into a graph.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn is_captured(&self) -> Result<bool, Failure> {
+        let (_entered, mut status) = (self.context.done(self.context.enter())?, 0);
+        // SAFETY: the stream is alive; writes one number.
+        self.context.done(unsafe { self.context.functions().is_capturing(self.handle, &mut status) })?;
+        Ok(status != 0)
+    }
+
     /// Whether all work has ended.
     ///
     /// # Errors

@@ -342,6 +342,12 @@ impl Engine for OnGpu {
                 let (expected, found) = (format!("a stream of {own}"), format!("a stream of {other}"));
                 return Err(Error::invalid("Communicator::on_stream", "stream", expected, found));
             }
+            let is_captured =
+                stream.is_captured().map_err(|source| Error::system(format!("ask a stream of {own}"), source));
+            if is_captured? {
+                let (expected, found) = ("a stream that is not being captured into a graph", "one that is");
+                return Err(Error::invalid("Communicator::on_stream", "stream", expected, found));
+            }
             self.stream = Some(stream.clone());
         }
         Ok(())

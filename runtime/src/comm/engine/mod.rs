@@ -120,7 +120,8 @@ pub trait Engine: Send {
     /// engine knows no streams.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] for a stream of another device; [`Error::WrongContext`] by default.
+    /// [`Error::InvalidCall`] for a stream of another device, or one that is being captured;
+    /// [`Error::WrongContext`] by default.
     /// The calls are then not ordered, and the runtime refuses them.
     fn order_by(&mut self, stream: Option<&CallerStream>) -> Result<()> {
         stream.map_or(Ok(()), |_| Err(cannot("Communicator::on_stream")))
