@@ -279,6 +279,35 @@ fn a_stream_of_another_context_is_refused() {
     });
 }
 
+/// Rank 1 gives up while rank 0 enqueues the kernel, which writes to the memory of both. The stream
+/// goes on after it.
+#[test]
+fn a_stream_goes_on_after_the_kernel_of_a_call_with_an_error() {
+    let test = "streams::a_stream_goes_on_after_the_kernel_of_a_call_with_an_error";
+    on_a_driver(test, "delay=1 pause=cuLaunchKernel:1:300", || {
+        each(Communicator::on_devices(["cuda:0.0", "cuda:0.1"]).unwrap(), |rank| {
+            let (library, own) = (OtherLibrary::on(0), rank.rank());
+            let memory = library.alloc(COUNT * 4);
+            library.write(elements(own, 1, COUNT).as_buf(), memory.address());
+            if own == 1 {
+                rank.set_timeout(2 * TIMEOUT).unwrap();
+            }
+            let recv = unchecked(0, DType::F32, memory.address(), COUNT);
+            let call = Call::AllReduce { op: ReduceOp::Sum, send: None, recv };
+            let error = rank.on_stream(&library.caller(), |rank| rank.execute(call, &Agreement::NONE)).unwrap_err();
+            let gave_up = matches!(error, Error::Timeout { .. });
+            assert!(gave_up == (own == 1) && (gave_up || matches!(error, Error::Aborted { .. })), "{error}");
+            let later = elements(own, 5, COUNT);
+            library.write(later.as_buf(), memory.address());
+            for _ in 0..2 {
+                let read = library.read(memory.address(), DType::F32, COUNT);
+                assert_eq!(read.as_buf().as_slice::<f32>(), later.as_buf().as_slice::<f32>());
+                rank.synchronize().unwrap();
+            }
+        });
+    });
+}
+
 #[test]
 fn a_stream_of_a_graph_is_refused_on_all_ranks() {
     on_a_driver("streams::a_stream_of_a_graph_is_refused_on_all_ranks", "captures", || {

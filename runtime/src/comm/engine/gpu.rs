@@ -229,6 +229,16 @@ impl OnGpu {
         // No data moves before the calls are compared.
         self.ranks.execute(Call::Barrier, &signature, name)?;
         self.begin_after_stream()?;
+        let enqueued = self.enqueue(op, (source, target), name);
+        // Also after an error: the kernel may be enqueued.
+        let ordered = self.stream.as_ref().map_or(Ok(()), CallerStream::follow);
+        enqueued?;
+        Ok(ordered.map_err(|source| self.failed("order a stream of", source))?)
+    }
+
+    /// Enqueues the reduction once all ranks have told where their values are. After an error
+    /// nothing is enqueued any more.
+    fn enqueue(&mut self, op: ReduceOp, (source, target): (Buf<'_>, Buf<'_>), name: Kind) -> Result<(), Failure> {
         let (own, mut all) = ([address(&source), address(&target)], vec![0; 2 * self.world().size()]);
         let meet = Call::AllGather { send: Some((&own[..]).into()), recv: (&mut all[..]).into(), counts: None };
         let exchange = Signature { dtype: Some(DType::U64), count: Some(2), ..Signature::new(Kind::AllGather) };
@@ -246,9 +256,7 @@ impl OnGpu {
         }
         // The results are enqueued before any rank goes on.
         let end = self.ranks.execute(Call::Barrier, &Signature::new(Kind::Barrier), name);
-        end.inspect_err(|_| self.set_closed(true))?;
-        let ordered = self.stream.as_ref().map_or(Ok(()), CallerStream::follow);
-        Ok(ordered.map_err(|source| self.failed("order a stream of", source))?)
+        end.inspect_err(|_| self.set_closed(true))
     }
 
     fn lock_closed(&self) -> Option<MutexGuard<'_, bool>> {
