@@ -13,7 +13,7 @@ use consonance_kernels::{
         axis::{Along, Part},
         reduce::Reducer,
     },
-    group::measured::LARGE_BYTES,
+    group::LARGE_BYTES,
     memory::{HostBuf, HostMemory},
 };
 use std::{hint::black_box, thread, time::Duration};

@@ -3,7 +3,7 @@
 
 use crate::{bench::case::Collective, executable, launcher::cluster::Cluster};
 use consonance::{CommunicationOptions, Communicator, ProcessGroup, TfConfigClusterResolver};
-use consonance_kernels::group::{measured::LARGE_BYTES, plan::Topology};
+use consonance_kernels::group::{LARGE_BYTES, plan::Topology};
 use std::{
     io,
     process::{ExitStatus, Stdio},

@@ -32,8 +32,8 @@ const MEASURED_BYTES: usize = 4 << 20;
 /// The ways of a rank's own data, of which the first is the default.
 const OWN_WAYS: [Way; 2] = [Way::Vector, Way::Movsb];
 
-/// [Copies](super::copy::copy_own) in this way, whatever the knobs say. A way that the machine does not have is
-/// replaced by another.
+/// [Copies](super::copy::copy_own) in this way, whatever the knobs say. A way that the machine does
+/// not have is replaced by another.
 ///
 /// # Panics
 /// If dtype or count differ.

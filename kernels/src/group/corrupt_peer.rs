@@ -5,7 +5,6 @@
 use super::{
     end::abort::{Abort, Fault, Reason},
     endpoint::Endpoint,
-    measured::LARGE_BYTES,
     payloads::Payloads,
     peers::PeerBuffers,
     plan::{Chunking, StepKind, Targets},
@@ -154,8 +153,7 @@ const STAGED: BufferRef = BufferRef { place: None, reads: false };
 fn windows_are_counted_from_this_rank_s_own_data() {
     let (mut victim, mut liar) = two();
     let signature = signature(Kind::Gather, DType::U8);
-    // After a larger call the ranks would make others.
-    let data = [7u8; LARGE_BYTES - 1];
+    let data = [7u8; 100_000];
     let chunking = Chunking::one_way(data.len(), 1);
     let mut windows = 0;
     let call = || {
@@ -166,7 +164,7 @@ fn windows_are_counted_from_this_rank_s_own_data() {
         victim.step(&signature).published(Some(data.as_slice().into()), chunking, work)
     };
     assert_eq!(answer(call, || claims(&mut liar, &signature, 1 << 60, STAGED)), Ok(()));
-    assert!(windows <= data.len() / chunking.window_bytes(&Tuning::DEFAULT) + 1, "{windows} windows");
+    assert!(windows <= 100_000 / chunking.window_bytes(&Tuning::DEFAULT) + 1, "{windows} windows");
 }
 
 /// Whatever a rank tells of its data and counts, the others end with an error, with data that it

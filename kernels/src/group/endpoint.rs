@@ -3,6 +3,7 @@
 use super::{
     end::{abort::Fault, aborter::Aborter, witness::Witness},
     mail::Mail,
+    measured,
     member::Member,
     participant::Participant,
     plan::{Path, Topology},
@@ -180,6 +181,16 @@ impl Endpoint {
     #[inline]
     pub fn step<'e>(&'e mut self, signature: &'e Signature) -> Step<'e> {
         Step::new(&mut self.participant, signature)
+    }
+
+    /// Chooses a pipeline, if this rank's steps since it was asked last had data for which that
+    /// matters: takes up to 30 ms, once. Ranks that make the same steps ask at the same places.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    #[inline]
+    pub fn choose_pipeline(&mut self) -> Result<(), Fault> {
+        if self.participant.is_large { measured::choose(&mut self.participant) } else { Ok(()) }
     }
 
     /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,

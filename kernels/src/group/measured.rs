@@ -3,8 +3,8 @@
 //!
 //! # The protocol
 //!
-//! The ranks have just made a call in which each knows that the others have as many bytes. So all
-//! of them come here, or one fails and the group ends.
+//! The ranks have just made a step of which all know that it is large. So all of them come here, or
+//! one fails and the group ends.
 //!
 //! 1. Each rank tells whether its process has chosen before, and what, and whether it can measure.
 //!    If some have chosen, in another group, by a file or by `off`, the others take the choice of
@@ -26,12 +26,8 @@ use crate::{
 use consonance_spec::{DType, Kind, Signature};
 use std::time::{Duration, Instant};
 
-/// A call is large if, as all ranks know, a rank has this many bytes: the copies of a few thousand
-/// such calls take as long as the measurement.
-pub const LARGE_BYTES: usize = 64 << 10;
-
 /// The time that a group measures, beyond the turn in progress.
-pub const LIMIT: Duration = Duration::from_millis(30);
+const LIMIT: Duration = Duration::from_millis(30);
 
 /// The parts of the time after which each of the comparisons ends.
 const ENDS: [Duration; 3] = [Duration::from_millis(8), Duration::from_millis(24), LIMIT];
@@ -50,12 +46,6 @@ const FEW_RANKS: usize = 4;
 
 /// The bytes that a rank tells of itself.
 const TOLD: usize = 1 + Choice::BYTES;
-
-/// Does what comes after a call in which, as all ranks know, a rank has `bytes` bytes.
-#[inline]
-pub(super) fn after_call(participant: &mut Participant, bytes: usize) -> Result<(), Fault> {
-    if (LARGE_BYTES..usize::MAX).contains(&bytes) && !participant.has_chosen { choose(participant) } else { Ok(()) }
-}
 
 /// A rank as to a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +69,11 @@ enum Verdict {
     Never,
 }
 
+/// Chooses, after a large step of all ranks.
 #[cold]
-fn choose(participant: &mut Participant) -> Result<(), Fault> {
-    // The calls below are large, too.
-    participant.has_chosen = true;
+pub(super) fn choose(participant: &mut Participant) -> Result<(), Fault> {
+    // The steps below are large, too.
+    (participant.has_chosen, participant.is_large) = (true, false);
     if participant.world().size() == 1 {
         return Ok(());
     }

@@ -60,7 +60,6 @@
 
 mod slot_swap;
 pub mod plan;
-pub mod measured;
 mod end;
 mod backing;
 mod state;
@@ -80,6 +79,7 @@ mod participant;
 mod sharing;
 mod transport;
 mod step;
+mod measured;
 mod endpoint;
 #[cfg(all(test, target_os = "linux"))]
 mod corrupt_peer;
@@ -87,6 +87,7 @@ mod corrupt_peer;
 pub use end::{Abort, Aborter, End, Fault, LastCall, Reason, Witness};
 pub use endpoint::Endpoint;
 pub use mail::{Deadline, Envelope, Finish, Letters, Mail, MailFault, Unreadable};
+pub use participant::LARGE_BYTES;
 pub use payloads::Payloads;
 pub use peers::{PeerBuffers, Rows};
 pub use posted_call::PostedCall;

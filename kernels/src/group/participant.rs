@@ -26,7 +26,13 @@ pub(crate) struct Participant {
     pub(super) tuning: &'static Tuning,
     /// Whether the ranks have [chosen](super::measured) a pipeline, or will not.
     pub(super) has_chosen: bool,
+    /// Whether they have made a large step since.
+    pub(super) is_large: bool,
 }
+
+/// A step is large if, as all ranks know, a rank has this many bytes: the copies of a few thousand
+/// such steps take as long as a measurement.
+pub const LARGE_BYTES: usize = 64 << 10;
 
 impl Participant {
     pub(super) fn new(waiter: Waiter) -> Participant {
@@ -35,6 +41,7 @@ impl Participant {
             addresses: Addresses::new(waiter.member.world.size()),
             tuning: waiter.member.state.tuning,
             has_chosen: false,
+            is_large: false,
             meeting: Meeting::new(waiter),
             path: Cell::default(),
         }
@@ -75,9 +82,16 @@ impl Participant {
         Ok(())
     }
 
+    /// Notes a step that was made, in which, as all ranks know, a rank has `bytes` bytes:
+    /// `usize::MAX` if they know none.
+    #[inline]
+    pub(super) fn note_large(&mut self, bytes: usize) {
+        self.is_large |= !self.has_chosen && (LARGE_BYTES..usize::MAX).contains(&bytes);
+    }
+
     /// Begins another generation with the knobs that the group was made with: some ranks may not
     /// have taken the choice of the last one.
     pub(super) fn forget_choice(&mut self) {
-        (self.tuning, self.has_chosen) = (self.member().state.tuning, false);
+        (self.tuning, self.has_chosen, self.is_large) = (self.member().state.tuning, false, false);
     }
 }

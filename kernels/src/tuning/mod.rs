@@ -9,9 +9,9 @@
 //! A process settles its values before its first group. A group of processes measures its pipelines
 //! after its first large call (`group/measured.rs`).
 //!
-//! `knobs.rs` has the table, `value.rs` the types of values, `pipelines.rs` the ways to choose from. `machine.rs` reads what the system
-//! says of the machine, and `choice.rs` sets knobs by it. `text.rs` reads and writes files of
-//! knobs. `process.rs` keeps the values of this process.
+//! `knobs.rs` has the table, `value.rs` the types of values, `pipelines.rs` the ways to choose
+//! from. `machine.rs` reads what the system says of the machine, and `choice.rs` sets knobs by it.
+//! `text.rs` reads and writes files of knobs. `process.rs` keeps the values of this process.
 
 mod value;
 mod pipelines;

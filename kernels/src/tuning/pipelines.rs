@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_is_read_back_and_what_does_not_exist_is_the_default() {
+    fn a_choice_is_read_back_and_absent_pipelines_are_the_default() {
         for (index, near) in Pipeline::ALL.into_iter().enumerate() {
             let choice = Choice { near, far: Pipeline::ALL[7 - index], reads: index % 2 == 0 };
             assert_eq!(Choice::from_bytes(choice.to_bytes()), choice);

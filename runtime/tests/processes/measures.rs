@@ -3,7 +3,7 @@
 use crate::driver::{self, Job, say};
 use consonance::{ReduceOp, Result};
 use consonance_kernels::{
-    group::measured::LARGE_BYTES,
+    group::LARGE_BYTES,
     tuning::{Origin, Pipeline, Tuning, adopt, current, settled},
 };
 use std::{thread, time::Duration};

@@ -14,7 +14,6 @@
 
 use super::{
     end::abort::Fault,
-    measured::after_call,
     meeting::Meeting,
     participant::Participant,
     payloads::Payloads,
@@ -185,7 +184,8 @@ impl<'e> Step<'e> {
             let input = Input { start, bytes, counts };
             // SAFETY: the input is valid for reads of its bytes while it is borrowed.
             unsafe { in_windows(participant, signature, kind, input, work)? };
-            return after_call(participant, chunking.most_bytes);
+            participant.note_large(chunking.most_bytes);
+            return Ok(());
         }
         let arrival = Arrival::shared(signature, kind.access(), bytes, start, ptr::null_mut());
         Sharing::arrive(participant, &arrival, Default::default())?.read_in_place(work)
@@ -301,7 +301,8 @@ impl<'e> Step<'e> {
                 Some(_) => divided_on_stage(participant, &Divided { output: ptr::null_mut(), ..step })?,
             }
         }
-        after_call(participant, bytes)
+        participant.note_large(bytes);
+        Ok(())
     }
 
     /// Gives this rank's data to the peers that read them, and waits for none. `counts` has one for

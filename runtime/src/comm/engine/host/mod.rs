@@ -93,7 +93,7 @@ impl Host {
             pair.begin_call();
             pair.add_wait(waited);
         }
-        let done = step(pair);
+        let done = step(pair).and_then(|()| pair.choose_pipeline());
         self.unsettled_pair = pair.is_unsettled().then_some(peer);
         if let Some(calls) = pair.take_differing_late() {
             self.tell_late(Some(peer), &calls);
@@ -279,7 +279,8 @@ impl Engine for Host {
             }),
             call => {
                 let Host { endpoint, scratch, configuration, .. } = self;
-                let done = algorithm::run(endpoint, signature, call, scratch, configuration);
+                let done = algorithm::run(endpoint, signature, call, scratch, configuration)
+                    .and_then(|()| Ok(endpoint.choose_pipeline()?));
                 self.hear_late();
                 done.map_err(|stop| match stop {
                     Stop::Fault(fault) => self.group_failure(fault, name),
