@@ -44,7 +44,11 @@ const ALLOWED: [(&str, &[&str], &str); 58] = [
     ("group/meeting.rs", &["post"], "up to `FIRST_BYTES`"),
     ("group/member.rs", &["alloc"], "a text"),
     ("group/peers.rs", &["copy_pieces", "copy_rows", "fold"], "joined: up to `PLAIN_BYTES`"),
-    ("group/measured.rs", &[], "lists of times, and what ranks tell"),
+    (
+        "group/measured.rs",
+        &["choose_with_peers", "exchange", "fastest", "from_bytes", "to_bytes"],
+        "times, and what ranks tell",
+    ),
     ("group/plan/mod.rs", &[], "a list of sizes"),
     ("group/post.rs", &["copy_to"], "up to `FIRST_BYTES`"),
     ("group/posted_call.rs", &[], "a text"),

@@ -1,4 +1,4 @@
-//! `consonance tune`: sets every knob of protocols and copies to what is fastest on this machine.
+//! `consonance tune`: sets the knobs that files have to what is fastest on this machine.
 //!
 //! `work.rs` says which calls show the effect of a knob. `trial.rs` makes such calls, in turn with
 //! two values. `values.rs` shows the values of all knobs, for other subcommands, too.

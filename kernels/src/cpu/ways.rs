@@ -108,7 +108,7 @@ pub(super) fn fastest_own() -> Option<Way> {
 /// Copies more than [`PLAIN_BYTES`] bytes. `flow` has the hints for [`Way::Ahead`].
 ///
 /// # Safety
-/// As for [`copy`], but source and target may be the same.
+/// As for [`copy`](super::copy::copy), but source and target may be the same.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     debug_assert!(bytes > PLAIN_BYTES, "{bytes} bytes");
@@ -150,7 +150,7 @@ pub(super) unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes:
 /// are the C library's: this architecture's has no way that is much slower than others.
 ///
 /// # Safety
-/// As for [`copy`], but source and target may be the same.
+/// As for [`copy`](super::copy::copy), but source and target may be the same.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     // SAFETY: the caller's promises are the same.
@@ -169,7 +169,7 @@ pub(super) unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes:
 macro_rules! vector {
     ($name:ident, $feature:literal, $register:ty, $load:ident, $unaligned:ident, $store:ident) => {
         /// # Safety
-        /// As for [`copy`]; the machine has the instruction set; there are more than
+        /// As for [`copy`](super::copy::copy); the machine has the instruction set; there are more than
         /// [`PLAIN_BYTES`] bytes.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
@@ -237,7 +237,7 @@ vector!(past stream_avx2, "avx2", past_avx2);
 vector!(past stream_avx512, "avx512f", past_avx512);
 
 /// # Safety
-/// As for [`copy`].
+/// As for [`copy`](super::copy::copy).
 unsafe fn fold(source: *const u8, target: *mut u8, bytes: usize, flow: CacheHints) {
     let kernel = Kernel::new(ReduceOp::Or, DType::U8, Isa::best()).expect("defined, and available");
     // SAFETY: the caller's promises are the same.

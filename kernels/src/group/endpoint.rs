@@ -190,7 +190,7 @@ impl Endpoint {
     /// See [`Fault`].
     #[inline]
     pub fn choose_pipeline(&mut self) -> Result<(), Fault> {
-        if self.participant.is_large { measured::choose(&mut self.participant) } else { Ok(()) }
+        if self.participant.is_to_choose() { measured::choose(&mut self.participant) } else { Ok(()) }
     }
 
     /// Settles this rank's last step, if it has left it before all ranks arrived: waits for them,

@@ -20,11 +20,13 @@
 use super::{end::abort::Fault, participant::Participant, peers::PeerBuffers, plan::Chunking, step::Step};
 use crate::{
     memory::{HostBuf, HostBufMut},
-    sync::atomics::available_parallelism,
     tuning::{self, Choice, Origin, Pipeline, TURNS, Trial, Tuning, Value, fastest, median},
 };
 use consonance_spec::{DType, Kind, Signature};
-use std::time::{Duration, Instant};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::{Duration, Instant},
+};
 
 /// The time that a group measures, beyond the turn in progress.
 const LIMIT: Duration = Duration::from_millis(30);
@@ -35,17 +37,16 @@ const ENDS: [Duration; 3] = [Duration::from_millis(8), Duration::from_millis(24)
 /// No rank measures in a call with a shorter timeout than this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The data of medium size that are measured, if a core's caches hold them.
-const MEDIUM_BYTES: usize = 256 << 10;
+/// The data of medium size that are measured: a quarter of the smallest second-level cache of a
+/// server.
+const MEDIUM_BYTES: usize = 128 << 10;
 
-/// The data that are measured beyond.
+/// The data that are measured beyond: as many, up to a limit.
 const FAR_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 2 << 20;
 
 /// With more ranks, only data of one rank are measured.
 const FEW_RANKS: usize = 4;
-
-/// The bytes that a rank tells of itself.
-const TOLD: usize = 1 + Choice::BYTES;
 
 /// A rank as to a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,16 +73,24 @@ enum Verdict {
 /// Chooses, after a large step of all ranks.
 #[cold]
 pub(super) fn choose(participant: &mut Participant) -> Result<(), Fault> {
-    // The steps below are large, too.
-    (participant.has_chosen, participant.is_large) = (true, false);
+    // The steps below are large, too, and have paths.
+    (participant.has_chosen, participant.large_steps) = (true, 0);
+    let path = participant.path.take();
+    let chosen = choose_with_peers(participant);
+    participant.path.set(path);
+    chosen
+}
+
+fn choose_with_peers(participant: &mut Participant) -> Result<(), Fault> {
     if participant.world().size() == 1 {
         return Ok(());
     }
     let base = participant.member().state.tuning;
+    let (before, is_due) = tuning::choice();
     let (mut room, mut session) = (None, None);
-    let state = if !tuning::is_due() {
+    let state = if !is_due {
         State::Chosen
-    } else if available_parallelism().map_or(0, usize::from) < participant.world().size() {
+    } else if is_crowded(base) {
         State::Never
     } else if participant.meeting.waiter.timeout() < PATIENCE {
         State::Later
@@ -93,37 +102,83 @@ pub(super) fn choose(participant: &mut Participant) -> Result<(), Fault> {
             (Some(_), Some(_)) => State::Ready,
         }
     };
-    let mut told = [state as u8; TOLD];
-    told[1..].copy_from_slice(&Choice::of(tuning::current()).to_bytes());
-    let all = exchange(participant, told)?;
-    let choice = match verdict(&all) {
-        Verdict::Never => return Ok(()),
-        Verdict::Later => {
+    let all = exchange(participant, Told { state: state as u8, choice: before, far_bytes: far_bytes() }.to_bytes())?;
+    let all: Vec<Told> = all.into_iter().map(Told::from_bytes).collect();
+    let (choice, origin) = match (verdict(&all), room) {
+        (Verdict::Never, _) => return Ok(()),
+        (Verdict::Take(choice), _) => (choice, Origin::Peer),
+        (Verdict::Measure, Some(room)) => {
+            let Told { choice: before, far_bytes, .. } = all[0];
+            let measurement = Measurement { participant: &mut *participant, room, began: Instant::now(), base };
+            (measurement.run(before, far_bytes)?, Origin::Measured)
+        }
+        (Verdict::Later | Verdict::Measure, _) => {
+            // Each time costs as much as a short call, so the ranks ask ever more seldom.
             participant.has_chosen = false;
+            participant.chooses_after = participant.chooses_after.saturating_mul(2);
             return Ok(());
         }
-        Verdict::Take(choice) => choice,
-        Verdict::Measure => {
-            let room = room.expect("a rank that is ready has room");
-            Measurement { participant: &mut *participant, room, began: Instant::now(), base }.run()?
-        }
     };
-    drop(session);
-    let origin = if verdict(&all) == Verdict::Measure { Origin::Measured } else { Origin::Peer };
     tuning::choose(choice, origin);
-    participant.tuning = tuning::keep(choice.near.of_group(*base));
+    drop(session);
+    participant.tuning = values_of_group(base, choice.near);
     Ok(())
 }
 
-/// The time in which values are tried out in this process. No other group of it measures then.
+/// Whether the ranks outnumber the cores, as the process that made the segment found.
+fn is_crowded(base: &Tuning) -> bool {
+    base.crowded() == *base
+}
+
+/// Returns the knobs of a group with these in its segment, whose near data go this way.
+fn values_of_group(base: &'static Tuning, near: Pipeline) -> &'static Tuning {
+    let values = near.of_group(*base);
+    tuning::keep(if is_crowded(base) { values.crowded() } else { values })
+}
+
+/// Returns the data that this process measures beyond a core's caches.
+fn far_bytes() -> usize {
+    tuning::current().far_bytes.clamp(FAR_BYTES, MOST_BYTES)
+}
+
+/// What a rank tells of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    state: u8,
+    choice: Choice,
+    far_bytes: usize,
+}
+
+impl Told {
+    const BYTES: usize = 1 + Choice::BYTES + size_of::<u64>();
+
+    fn to_bytes(self) -> [u8; Told::BYTES] {
+        let mut bytes = [self.state; Told::BYTES];
+        let (choice, far_bytes) = bytes[1..].split_at_mut(Choice::BYTES);
+        choice.copy_from_slice(&self.choice.to_bytes());
+        far_bytes.copy_from_slice(&(self.far_bytes as u64).to_ne_bytes());
+        bytes
+    }
+
+    /// Reads what a peer tells, which may write any bytes.
+    fn from_bytes(bytes: [u8; Told::BYTES]) -> Told {
+        let choice = Choice::from_bytes(std::array::from_fn(|index| bytes[1 + index]));
+        let far_bytes = u64::from_ne_bytes(std::array::from_fn(|index| bytes[1 + Choice::BYTES + index]));
+        let far_bytes = usize::try_from(far_bytes).unwrap_or(MOST_BYTES).clamp(FAR_BYTES, MOST_BYTES);
+        Told { state: bytes[0], choice, far_bytes }
+    }
+}
+
+/// The time in which this rank tries out values. No other group of this process does so then.
 struct Session;
 
 impl Session {
-    /// Begins it, unless another group is about to measure.
+    /// Begins it, unless another group tries out values.
     fn begin(participant: &Participant) -> Option<Session> {
-        let name = participant.member().segment().name();
-        let key = u64::from_ne_bytes(std::array::from_fn(|index| name[index])) | 1;
-        tuning::begin_trial(key).then_some(Session)
+        let (segment, area) = participant.member().state.segment()?;
+        let mut hasher = DefaultHasher::new();
+        (segment.name(), area).hash(&mut hasher);
+        if tuning::begin_trial(hasher.finish()) { Some(Session) } else { None }
     }
 }
 
@@ -134,14 +189,14 @@ impl Drop for Session {
 }
 
 /// Returns what all ranks do. It is a pure function.
-fn verdict(all: &[[u8; TOLD]]) -> Verdict {
-    let is = |state: State| move |told: &&[u8; TOLD]| told[0] == state as u8;
-    if let Some(told) = all.iter().find(is(State::Chosen)) {
-        return Verdict::Take(Choice::from_bytes(std::array::from_fn(|index| told[1 + index])));
+fn verdict(all: &[Told]) -> Verdict {
+    let is = |state: State| move |told: &Told| told.state == state as u8;
+    if let Some(told) = all.iter().find(|told| is(State::Chosen)(told)) {
+        return Verdict::Take(told.choice);
     }
-    if all.iter().all(|told| is(State::Ready)(&told)) {
+    if all.iter().all(is(State::Ready)) {
         Verdict::Measure
-    } else if all.iter().any(|told| is(State::Never)(&told)) {
+    } else if all.iter().any(is(State::Never)) {
         Verdict::Never
     } else {
         Verdict::Later
@@ -176,8 +231,8 @@ impl Room {
     fn new() -> Option<Room> {
         let part = || {
             let mut part = Vec::new();
-            part.try_reserve_exact(FAR_BYTES).ok()?;
-            part.resize(FAR_BYTES, 0);
+            part.try_reserve_exact(MOST_BYTES).ok()?;
+            part.resize(MOST_BYTES, 0);
             Some(part)
         };
         Some(Room { source: part()?, target: part()? })
@@ -205,23 +260,21 @@ struct Measurement<'p> {
 }
 
 impl Measurement<'_> {
-    /// Returns the choice, which is the same on all ranks.
-    fn run(mut self) -> Result<Choice, Fault> {
-        let before = Choice::of(tuning::current());
-        let medium = MEDIUM_BYTES.min(tuning::current().far_bytes / 2).max(1);
+    /// Returns the choice, from `before` on, which is the same on all ranks, as is `far_bytes`.
+    fn run(mut self, before: Choice, far_bytes: usize) -> Result<Choice, Fault> {
         let patterns: &[Pattern] = match self.participant.world().size() {
             ..=FEW_RANKS => &[Pattern::OneWay, Pattern::Everyone],
             _ => &[Pattern::OneWay],
         };
         let with = |near: Pipeline| (Value::Pipeline(near), Choice { near, ..before });
-        let best = self.fastest(("near", before), Pipeline::ALL.map(with), (patterns, medium), ENDS[0])?;
+        let best = self.fastest(("near", before), Pipeline::NEAR.map(with), (patterns, MEDIUM_BYTES), ENDS[0])?;
         let with = |far: Pipeline| (Value::Pipeline(far), Choice { far, ..best });
-        let best = self.fastest(("far", best), Pipeline::ALL.map(with), (patterns, FAR_BYTES), ENDS[1])?;
+        let best = self.fastest(("far", best), Pipeline::ALL.map(with), (patterns, far_bytes), ENDS[1])?;
         let with = |reads: bool| {
             let choice = Choice { reads, ..best };
             (Value::Bytes(choice.of_process(*tuning::current()).read_bytes), choice)
         };
-        self.fastest(("read_bytes", best), [true, false].map(with), (&[Pattern::Blocks], FAR_BYTES), ENDS[2])
+        self.fastest(("read_bytes", best), [true, false].map(with), (&[Pattern::Blocks], far_bytes), ENDS[2])
     }
 
     /// Returns the fastest of these choices, or `before`.
@@ -239,7 +292,7 @@ impl Measurement<'_> {
                 if self.ask(has_time.into())? == 0 {
                     break 'turns;
                 }
-                self.participant.tuning = tuning::keep(trial.near.of_group(*self.base));
+                self.participant.tuning = values_of_group(self.base, trial.near);
                 tuning::try_out(&trial.of_process(*tuning::current()));
                 let begin = Instant::now();
                 patterns.iter().try_for_each(|&pattern| self.make(pattern, bytes))?;
@@ -310,24 +363,78 @@ fn note(knob: &'static str, values: impl Iterator<Item = Value>, times: &[Vec<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn told(state: State, choice: Choice) -> [u8; TOLD] {
-        let mut told = [state as u8; TOLD];
-        told[1..].copy_from_slice(&choice.to_bytes());
-        told
-    }
+    #[cfg(target_os = "linux")]
+    use crate::{
+        group::{Endpoint, LARGE_BYTES},
+        shm::{GroupId, Segment, Shape},
+        tuning::Scope,
+    };
+    #[cfg(target_os = "linux")]
+    use std::{sync::Arc, thread};
 
     #[test]
     fn all_ranks_do_the_same_and_a_choice_of_before_comes_first() {
         let default = Choice::of(&Tuning::DEFAULT);
         let [one, other] = [Pipeline::Stream, Pipeline::Movsb].map(|near| Choice { near, reads: false, ..default });
+        let told = |state: State, choice| Told { state: state as u8, choice, far_bytes: FAR_BYTES };
         let all = |states: [(State, Choice); 3]| verdict(&states.map(|(state, choice)| told(state, choice)));
         use State::{Chosen, Later, Never, Ready};
         assert_eq!(all([(Ready, default), (Ready, default), (Ready, default)]), Verdict::Measure);
         assert_eq!(all([(Ready, default), (Later, default), (Ready, default)]), Verdict::Later);
         assert_eq!(all([(Never, default), (Later, default), (Ready, default)]), Verdict::Never);
         assert_eq!(all([(Never, default), (Chosen, one), (Chosen, other)]), Verdict::Take(one));
-        let corrupt = [told(Ready, default), [200; TOLD]];
-        assert_eq!(verdict(&corrupt), Verdict::Later);
+        let corrupt = Told::from_bytes([200; Told::BYTES]);
+        assert_eq!((corrupt.choice, corrupt.far_bytes), (Choice { reads: true, ..default }, MOST_BYTES));
+        assert_eq!(verdict(&[told(Ready, default), corrupt]), Verdict::Later);
+        assert_eq!(Told::from_bytes(told(Ready, one).to_bytes()), told(Ready, one));
+    }
+
+    /// Gathers the data of all ranks, and checks them.
+    #[cfg(target_os = "linux")]
+    fn gather(rank: &mut Endpoint, bytes: usize) {
+        let signature = signature(Kind::AllGather);
+        let own = vec![rank.world().rank() as u8 + 1; bytes];
+        let peers: Vec<usize> = rank.world().peers().collect();
+        let mut found = vec![0u8; bytes];
+        let chunking = Chunking::whole(bytes);
+        for peer in peers {
+            let work = |buffers: &mut PeerBuffers<'_>| buffers.copy(peer, 0..bytes, &mut found.as_mut_slice().into());
+            rank.step(&signature).published(Some(own.as_slice().into()), chunking, work).unwrap();
+            assert!(found.iter().all(|&byte| usize::from(byte) == peer + 1), "{bytes} bytes of rank {peer}");
+        }
+        rank.choose_pipeline().unwrap();
+    }
+
+    /// Two processes of two ranks each, whose splits measure at the same time.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn groups_of_the_same_processes_choose_at_once_and_each_agrees() {
+        tuning::settle().unwrap();
+        let shape = Shape::new(4, Shape::STAGING_BYTES).unwrap();
+        let id = GroupId::from_bytes([3; 16]);
+        let made = Segment::create_on(shape, id, 8).unwrap();
+        let opened = Segment::open(made.file().try_clone_to_owned().unwrap(), id, shape).unwrap();
+        let ranks = [(made, 0..2), (opened, 2..4)]
+            .map(|(segment, local)| Endpoint::in_segment(&Arc::new(segment), local, 8, &[], Duration::from_secs(60)));
+        let chosen: Vec<[Tuning; 2]> = thread::scope(|scope| {
+            let work = |mut rank: Endpoint| {
+                let color = rank.world().rank() % 2;
+                let members = [color, color + 2];
+                let mut half = rank.split(&signature(Kind::Barrier), &members).unwrap().unwrap();
+                for bytes in [1000, LARGE_BYTES, 700_000, 100_000] {
+                    gather(&mut half, bytes);
+                }
+                gather(&mut rank, 300_000);
+                gather(&mut rank, 500_000);
+                [*half.tuning(), *rank.tuning()]
+            };
+            let threads: Vec<_> = ranks.into_iter().flatten().map(|rank| scope.spawn(move || work(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let of_group = |tuning: Tuning| Tuning::DEFAULT.with(Scope::Group, &tuning);
+        assert_eq!(of_group(chosen[0][0]), of_group(chosen[2][0]));
+        assert_eq!(of_group(chosen[1][0]), of_group(chosen[3][0]));
+        assert!(chosen.iter().all(|[_, whole]| of_group(*whole) == of_group(chosen[0][1])));
+        assert!(!tuning::choice().1, "a process has chosen");
     }
 }

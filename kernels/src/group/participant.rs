@@ -26,8 +26,9 @@ pub(crate) struct Participant {
     pub(super) tuning: &'static Tuning,
     /// Whether the ranks have [chosen](super::measured) a pipeline, or will not.
     pub(super) has_chosen: bool,
-    /// Whether they have made a large step since.
-    pub(super) is_large: bool,
+    /// The large steps that they have made since, and after how many they choose.
+    pub(super) large_steps: u32,
+    pub(super) chooses_after: u32,
 }
 
 /// A step is large if, as all ranks know, a rank has this many bytes: the copies of a few thousand
@@ -41,7 +42,8 @@ impl Participant {
             addresses: Addresses::new(waiter.member.world.size()),
             tuning: waiter.member.state.tuning,
             has_chosen: false,
-            is_large: false,
+            large_steps: 0,
+            chooses_after: 1,
             meeting: Meeting::new(waiter),
             path: Cell::default(),
         }
@@ -86,12 +88,21 @@ impl Participant {
     /// `usize::MAX` if they know none.
     #[inline]
     pub(super) fn note_large(&mut self, bytes: usize) {
-        self.is_large |= !self.has_chosen && (LARGE_BYTES..usize::MAX).contains(&bytes);
+        if !self.has_chosen && (LARGE_BYTES..usize::MAX).contains(&bytes) {
+            self.large_steps = self.large_steps.saturating_add(1);
+        }
+    }
+
+    /// Whether the ranks choose a pipeline now.
+    #[inline]
+    pub(super) fn is_to_choose(&self) -> bool {
+        self.large_steps >= self.chooses_after
     }
 
     /// Begins another generation with the knobs that the group was made with: some ranks may not
     /// have taken the choice of the last one.
     pub(super) fn forget_choice(&mut self) {
-        (self.tuning, self.has_chosen, self.is_large) = (self.member().state.tuning, false, false);
+        (self.tuning, self.has_chosen) = (self.member().state.tuning, false);
+        (self.large_steps, self.chooses_after) = (0, 1);
     }
 }

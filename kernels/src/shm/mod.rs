@@ -22,7 +22,6 @@
 
 pub(crate) mod records;
 pub(crate) mod ring;
-#[cfg(target_os = "linux")]
 pub mod call_log;
 pub mod codes;
 pub(crate) mod local;

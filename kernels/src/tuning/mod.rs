@@ -3,7 +3,7 @@
 //! No knob changes a bit of a result. A knob of a [group](Scope::Group) must be the same on all
 //! ranks, because each computes from it where the others' data are: the process that makes the
 //! segment writes these knobs into its header, and the others take them from there
-//! (`shm/header.rs`). All other knobs are of a [process](Scope::Process), and may change at any
+//! (`shm/header.rs`), until all choose a pipeline. All other knobs are of a [process](Scope::Process), and may change at any
 //! time.
 //!
 //! A process settles its values before its first group. A group of processes measures its pipelines
@@ -28,7 +28,7 @@ pub(crate) use knobs::{LEAST_CELL_BYTES, LEAST_CELLS, RING_CELL_BYTES, RING_CELL
 pub use machine::{Cache, Machine};
 pub use pipelines::Pipeline;
 pub(crate) use pipelines::{Choice, MOVSB_BYTES};
-pub use process::{Origin, Settled, Trial, VARIABLE, adopt, current, for_ranks, is_due, join, keep, settle, settled};
-pub(crate) use process::{begin_trial, choose, choose_own, end_trial, is_own_due, note, try_out};
+pub use process::{Origin, Settled, Trial, VARIABLE, adopt, current, for_ranks, join, keep, settle, settled};
+pub(crate) use process::{begin_trial, choice, choose, choose_own, end_trial, is_own_due, note, try_out};
 pub use text::{TuningError, parse, to_text};
 pub use value::{Value, Way};

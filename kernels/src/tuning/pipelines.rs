@@ -26,8 +26,8 @@ pub enum Pipeline {
     Stream,
     /// Staged past the caches and read by `rep movsb`.
     StreamMovsb,
-    /// By the system, out of the process that has the data: one copy instead of two, if one rank
-    /// reads. Where more ranks read, as [`Ahead`](Pipeline::Ahead).
+    /// By the system, out of the process that has the data, where data that a core's caches do not
+    /// hold go one way: one copy instead of two. All other data go as [`Ahead`](Pipeline::Ahead).
     Read,
 }
 
@@ -68,6 +68,17 @@ impl Pipeline {
         Pipeline::Stream,
         Pipeline::StreamMovsb,
         Pipeline::Read,
+    ];
+
+    /// Those that differ for data which a core's caches hold.
+    pub(crate) const NEAR: [Pipeline; 7] = [
+        Pipeline::Vector,
+        Pipeline::Plain,
+        Pipeline::Mixed,
+        Pipeline::Movsb,
+        Pipeline::Ahead,
+        Pipeline::Stream,
+        Pipeline::StreamMovsb,
     ];
 
     /// Returns the name in files and reports.

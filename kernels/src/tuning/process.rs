@@ -9,7 +9,7 @@ use super::{
 };
 use crate::sync::{
     fork::PerProcess,
-    plain::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
+    plain::{AtomicBool, AtomicPtr, Ordering},
 };
 use std::{
     collections::BTreeMap,
@@ -77,6 +77,8 @@ pub struct Settled {
     pub is_off: bool,
     /// Whether a measurement may still change some of them.
     pub measures: bool,
+    /// Whether a measurement may still change the way of a rank's own data.
+    measures_own: bool,
     /// The times of what this process has measured as rank 0 of a group.
     pub trials: Vec<Trial>,
     /// The origins of knobs whose values are not the table's, by name.
@@ -90,7 +92,15 @@ impl Settled {
     /// If the variable names a file that cannot be read, or is malformed.
     pub fn new(variable: Option<&str>, machine: &Machine) -> Result<Settled, TuningError> {
         let (tuning, origins) = (Tuning::DEFAULT, BTreeMap::new());
-        let mut settled = Settled { tuning, file: None, is_off: false, measures: false, trials: Vec::new(), origins };
+        let mut settled = Settled {
+            tuning,
+            file: None,
+            is_off: false,
+            measures: false,
+            measures_own: false,
+            trials: Vec::new(),
+            origins,
+        };
         match variable.filter(|text| !text.is_empty()) {
             Some("off") => {
                 settled.is_off = true;
@@ -99,6 +109,7 @@ impl Settled {
             file => settled.file = file.map(str::to_owned),
         }
         settled.measures = settled.file.is_none();
+        settled.measures_own = settled.measures;
         settled.adopt(&Tuning::of(machine), Origin::Machine);
         let Some(file) = &settled.file else { return Ok(settled) };
         let text = read(file).map_err(|error| TuningError {
@@ -146,22 +157,19 @@ static DEFAULT: Tuning = Tuning::DEFAULT;
 /// The values of this process: always a value that lives as long as the process.
 static CURRENT: AtomicPtr<Tuning> = AtomicPtr::new((&raw const DEFAULT).cast_mut());
 
-/// Whether a measurement may still change some values: [`Settled::measures`] without a lock.
-static IS_DUE: AtomicBool = AtomicBool::new(false);
+/// Whether a measurement may still change the way of a rank's own data: a guess, without a lock.
+static IS_OWN_DUE: AtomicBool = AtomicBool::new(false);
 
 /// The knobs that one process has settled.
 #[derive(Default)]
 struct Locked {
     settled: Mutex<Option<Result<Settled, TuningError>>>,
     /// The values that were ever used. They are few: a group has those of its process or, between
-    /// processes, those of the process that made its segment.
+    /// processes, those of the process that made its segment, and tries out some others.
     kept: Mutex<Vec<&'static Tuning>>,
-    /// The key of the group that measures; 0 if none does.
-    trying: AtomicU64,
+    /// The key of the group that tries out values, and how many of its ranks do.
+    trying: Mutex<(u64, usize)>,
 }
-
-/// The same of the way of a rank's own data.
-static IS_OWN_DUE: AtomicBool = AtomicBool::new(false);
 
 static LOCKED: PerProcess<Locked> = PerProcess::new(Locked::default);
 
@@ -186,25 +194,34 @@ pub fn join(theirs: &Tuning) -> Tuning {
     current().with(Scope::Group, theirs)
 }
 
-/// Whether a measurement, of this process or of a peer, may still change some values of this
-/// process. It costs a load.
-#[inline]
-pub fn is_due() -> bool {
-    // Relaxed: the flag stands for itself.
-    IS_DUE.load(Ordering::Relaxed)
+/// Returns what this process has chosen, and whether a measurement may still change it.
+pub(crate) fn choice() -> (Choice, bool) {
+    let of = |settled: &Settled| (Choice::of(&settled.tuning), settled.measures);
+    with_settled(of).unwrap_or((Choice::of(&Tuning::DEFAULT), false))
 }
 
-/// Begins trials of values by the ranks of the group with this key, which is not 0. Returns false
-/// if another group of this process is about to measure.
+/// Begins trials of values by a rank of the group with this key. Returns false while another group
+/// of this process tries out values.
 pub(crate) fn begin_trial(key: u64) -> bool {
-    let trying = &LOCKED.get().trying;
-    let found = trying.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
-    found.is_ok_and(|_| true) || found == Err(key)
+    let mut trying = lock(&LOCKED.get().trying);
+    let (of, ranks) = *trying;
+    let is_free = ranks == 0 || of == key;
+    if is_free {
+        *trying = (key, ranks + 1);
+    }
+    is_free
 }
 
-/// Uses these values in this process, until the trial ends or [`adopt`].
+/// Uses these values in this process, until the trials end.
 pub(crate) fn try_out(tuning: &Tuning) {
     store(*tuning);
+}
+
+/// Ends the trials of a rank. After those of the last one the process has its values again.
+pub(crate) fn end_trial() {
+    change(|_| {
+        lock(&LOCKED.get().trying).1 -= 1;
+    });
 }
 
 /// Takes this choice, unless this process has one, or its values are fixed.
@@ -213,7 +230,6 @@ pub(crate) fn choose(choice: Choice, origin: Origin) {
         if settled.measures {
             settled.adopt(&choice.of_process(settled.tuning), origin);
             settled.measures = false;
-            IS_DUE.store(false, Ordering::Relaxed);
         }
     });
 }
@@ -231,16 +247,22 @@ pub(crate) fn choose_own(measure: impl FnOnce() -> Option<Way>) {
     if !IS_OWN_DUE.swap(false, Ordering::Relaxed) {
         return;
     }
-    if let Some(own) = measure() {
-        change(|settled| settled.adopt(&Tuning { own, ..settled.tuning }, Origin::Measured));
-    }
+    let own = measure();
+    change(|settled| {
+        if let Some(own) = own.filter(|_| settled.measures_own) {
+            settled.adopt(&Tuning { own, ..settled.tuning }, Origin::Measured);
+        }
+        settled.measures_own = false;
+    });
 }
 
-/// Changes the values of this process, if it has any.
+/// Changes the values of this process, if it has any. While values are tried out, these are used on.
 fn change(make: impl FnOnce(&mut Settled)) {
     if let Some(Ok(settled)) = &mut *lock(&LOCKED.get().settled) {
         make(settled);
-        store(settled.tuning);
+        if lock(&LOCKED.get().trying).1 == 0 {
+            store(settled.tuning);
+        }
     }
 }
 
@@ -249,15 +271,6 @@ pub(crate) fn note(trials: impl IntoIterator<Item = Trial>) {
     if let Some(Ok(settled)) = &mut *lock(&LOCKED.get().settled) {
         settled.trials.extend(trials);
     }
-}
-
-/// Ends trials: the process has its values again.
-pub(crate) fn end_trial() {
-    let settled = lock(&LOCKED.get().settled);
-    if let Some(Ok(settled)) = &*settled {
-        store(settled.tuning);
-    }
-    LOCKED.get().trying.store(0, Ordering::Relaxed);
 }
 
 /// Returns these values for the rest of the process.
@@ -300,7 +313,6 @@ fn with_settled<T>(answer: impl FnOnce(&Settled) -> T) -> Result<T, TuningError>
     let new = Settled::new(variable.as_deref(), &machine);
     if let Ok(Settled { tuning, measures, .. }) = &new {
         store(*tuning);
-        IS_DUE.store(*measures, Ordering::Relaxed);
         IS_OWN_DUE.store(*measures, Ordering::Relaxed);
     }
     settled.insert(new).as_ref().map(answer).map_err(|error| error.clone())
@@ -315,8 +327,7 @@ pub fn adopt(tuning: &Tuning, origin: Origin) {
     let new = *tuning;
     if let Some(Ok(settled)) = &mut *settled {
         settled.adopt(&new, origin);
-        settled.measures = false;
-        IS_DUE.store(false, Ordering::Relaxed);
+        (settled.measures, settled.measures_own) = (false, false);
         IS_OWN_DUE.store(false, Ordering::Relaxed);
     }
     store(new);

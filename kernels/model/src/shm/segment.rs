@@ -65,7 +65,7 @@ impl Shape {
     pub(crate) const STAGING_BYTES: usize = 1 << 20;
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Hash)]
 pub(crate) enum Area {
     Root,
     Split(usize),
