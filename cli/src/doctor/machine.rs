@@ -6,7 +6,6 @@ use super::{
     row::{Row, Section, Verdict, size},
 };
 use crate::tune::Values;
-use consonance_harness::counted_calls::choose_pipelines;
 use consonance_kernels::{cpu::isa::Isa, tuning::VARIABLE};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, env::consts::ARCH, fs, path::Path, thread};
@@ -95,8 +94,6 @@ fn allowed() -> Vec<usize> {
 
 /// The thresholds of protocols and copies.
 fn knobs() -> Row {
-    // As after a large call. A group that cannot meet is in another row.
-    let _ = choose_pipelines();
     let values = match Values::of_this_process() {
         Ok(values) => values,
         Err(error) => {

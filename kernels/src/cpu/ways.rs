@@ -169,8 +169,8 @@ pub(super) unsafe fn by_way(way: Way, source: *const u8, target: *mut u8, bytes:
 macro_rules! vector {
     ($name:ident, $feature:literal, $register:ty, $load:ident, $unaligned:ident, $store:ident) => {
         /// # Safety
-        /// As for [`copy`](super::copy::copy); the machine has the instruction set; there are more than
-        /// [`PLAIN_BYTES`] bytes.
+        /// As for [`copy`](super::copy::copy); the machine has the instruction set; there are more
+        /// than [`PLAIN_BYTES`] bytes.
         #[target_feature(enable = $feature)]
         unsafe fn $name(source: *const u8, target: *mut u8, bytes: usize) {
             const REGISTER: usize = size_of::<$register>();

@@ -73,11 +73,13 @@ enum Verdict {
 /// Chooses, after a large step of all ranks.
 #[cold]
 pub(super) fn choose(participant: &mut Participant) -> Result<(), Fault> {
-    // The steps below are large, too, and have paths.
+    // The steps below are large, too, and have paths. They are no calls of the user.
     (participant.has_chosen, participant.large_steps) = (true, 0);
+    participant.meeting.is_unlogged = true;
     let path = participant.path.take();
     let chosen = choose_with_peers(participant);
     participant.path.set(path);
+    participant.meeting.is_unlogged = false;
     chosen
 }
 
@@ -141,7 +143,7 @@ fn far_bytes() -> usize {
     tuning::current().far_bytes.clamp(FAR_BYTES, MOST_BYTES)
 }
 
-/// What a rank tells of itself.
+/// The words of a rank about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     state: u8,

@@ -72,6 +72,8 @@ pub(crate) struct Meeting {
     left: Option<usize>,
     /// The entry of the current call in this rank's call log, if there is one.
     entry_id: u64,
+    /// Whether this rank makes steps of its own, which have no entries.
+    pub(super) is_unlogged: bool,
     /// The last call of this rank, if it has not compared all descriptors of it.
     unsettled: Option<Unsettled>,
     /// The calls of all ranks, if they differ and a rank has left the call before all arrived: of
@@ -98,6 +100,7 @@ impl Meeting {
             waiter,
             left: None,
             entry_id: 0,
+            is_unlogged: false,
             unsettled: None,
             differing: None,
             differing_late: None,
@@ -246,7 +249,9 @@ impl Meeting {
         }
         // Log the call after posting it: the post leaves earlier, and the delay lets the peers'
         // posts arrive.
-        if let Some(call_log) = member.call_log() {
+        if let Some(call_log) = member.call_log()
+            && !self.is_unlogged
+        {
             self.entry_id = call_log.begin(Generation::number_of(sequence), own.head, bytes as u64);
         }
         own.posted()

@@ -3,8 +3,8 @@
 //! No knob changes a bit of a result. A knob of a [group](Scope::Group) must be the same on all
 //! ranks, because each computes from it where the others' data are: the process that makes the
 //! segment writes these knobs into its header, and the others take them from there
-//! (`shm/header.rs`), until all choose a pipeline. All other knobs are of a [process](Scope::Process), and may change at any
-//! time.
+//! (`shm/header.rs`), until all choose a pipeline. All other knobs are of a
+//! [process](Scope::Process), and may change at any time.
 //!
 //! A process settles its values before its first group. A group of processes measures its pipelines
 //! after its first large call (`group/measured.rs`).

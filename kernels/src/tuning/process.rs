@@ -256,7 +256,7 @@ pub(crate) fn choose_own(measure: impl FnOnce() -> Option<Way>) {
     });
 }
 
-/// Changes the values of this process, if it has any. While values are tried out, these are used on.
+/// Changes the values of this process, if it has any. Values that are tried out are used on.
 fn change(make: impl FnOnce(&mut Settled)) {
     if let Some(Ok(settled)) = &mut *lock(&LOCKED.get().settled) {
         make(settled);

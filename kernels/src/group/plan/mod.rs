@@ -99,8 +99,8 @@ pub enum Protocol {
     /// them straight into all results.
     InPlace,
     /// Every rank reads the data it needs out of the other processes, by the system. Ranks with
-    /// fewer bytes than [`read_bytes`](Tuning::read_bytes), or than [`far_bytes`](Tuning::far_bytes)
-    /// if data go one way, stage their data: both may differ between ranks.
+    /// fewer bytes than [`read_bytes`](Tuning::read_bytes), or if data go one way than
+    /// [`far_bytes`](Tuning::far_bytes), stage their data: both may differ between ranks.
     ProcessRead,
     /// Every rank stages its data, and reads what it needs of the staged data of all ranks.
     Staged(Windows),
