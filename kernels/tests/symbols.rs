@@ -25,7 +25,7 @@ const ALLOWED: [(&str, &[&str], &str); 58] = [
     ("cpu/ways.rs", &["copy_by", "rewrite_by"], "up to `PLAIN_BYTES`"),
     ("cuda/result.rs", &[], "a text"),
     ("cuda/safe/absence.rs", &[], "a text"),
-    ("cuda/safe/context.rs", &["note_memory", "retire"], "a list of allocations"),
+    ("cuda/safe/context.rs", &["note_memory", "reclaim", "retire"], "lists of allocations"),
     ("cuda/safe/driver.rs", &[], "names"),
     ("cuda/safe/gpu.rs", &["drop", "get", "no_memory"], "maps of devices and of blocks, not the blocks; a text"),
     ("cuda/safe/kernels.rs", &[], "a list of functions"),

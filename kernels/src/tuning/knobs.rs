@@ -45,7 +45,7 @@ macro_rules! knobs {
 
         impl Tuning {
             /// The values before anything is known of the machine, which are also those of
-            /// `CONSONANCE_TUNING=off`: the best on the machines of `harness/PERF.md`.
+            /// `CONSONANCE_TUNING=off`.
             pub const DEFAULT: Tuning = Tuning { $($($name: $default,)*)* };
 
             /// The table, in the order of reports.
