@@ -16,7 +16,7 @@ use std::{env, io};
 const ALLOWED: [(&str, &[&str], &str); 58] = [
     ("bootstrap/", &[], "messages by which processes meet, and texts"),
     ("cpu/axis/tensor.rs", &["part_of_a_tile"], "less than a tile"),
-    ("cpu/copy.rs", &["copy", "copy_in", "copy_private", "in_blocks", "take"], "up to `PLAIN_BYTES`"),
+    ("cpu/copy.rs", &["copy", "copy_in", "copy_own", "copy_private", "in_blocks", "take"], "up to `PLAIN_BYTES`"),
     ("cpu/exact/block.rs", &["extract"], "less than a row of lanes"),
     ("cpu/exact/mod.rs", &["for_each_sum", "partial_as", "reduce_as"], "new sums; the results of a tile"),
     ("cpu/reduce/axis_body.rs", &["neighbours"], "a row of fewer columns than a tile has"),
