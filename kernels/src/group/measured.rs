@@ -123,7 +123,7 @@ fn choose_with_peers(participant: &mut Participant) -> Result<(), Fault> {
     };
     tuning::choose(choice, origin);
     drop(session);
-    participant.tuning = values_of_group(base, choice.near);
+    participant.tuning = values_of_group(base, choice);
     Ok(())
 }
 
@@ -132,9 +132,9 @@ fn is_crowded(base: &Tuning) -> bool {
     base.crowded() == *base
 }
 
-/// Returns the knobs of a group with these in its segment, whose near data go this way.
-fn values_of_group(base: &'static Tuning, near: Pipeline) -> &'static Tuning {
-    let values = near.of_group(*base);
+/// Returns the knobs of a group with these in its segment, and this choice.
+fn values_of_group(base: &'static Tuning, choice: Choice) -> &'static Tuning {
+    let values = choice.of_group(*base);
     tuning::keep(if is_crowded(base) { values.crowded() } else { values })
 }
 
@@ -294,7 +294,7 @@ impl Measurement<'_> {
                 if self.ask(has_time.into())? == 0 {
                     break 'turns;
                 }
-                self.participant.tuning = values_of_group(self.base, trial.near);
+                self.participant.tuning = values_of_group(self.base, *trial);
                 tuning::try_out(&trial.of_process(*tuning::current()));
                 let begin = Instant::now();
                 patterns.iter().try_for_each(|&pattern| self.make(pattern, bytes))?;

@@ -36,7 +36,7 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tuning::{Knob, Pipeline, machine::Cache};
+    use crate::tuning::{Choice, Knob, Pipeline, machine::Cache};
 
     fn machine(own_kib: usize, last_mib: &[usize]) -> Machine {
         let own = [Cache { level: 2, bytes: own_kib << 10, cores: vec![0] }];
@@ -92,7 +92,7 @@ mod tests {
         let sizes = [1, 3, 31, 512, 1000, 1 << 14, 1 << 22];
         for (own, last) in sizes.into_iter().flat_map(|own| sizes.map(|last| (own, last))) {
             for (tuning, pipeline) in Pipeline::ALL.map(|pipeline| (Tuning::of(&machine(own, &[last])), pipeline)) {
-                let tuning = pipeline.of_group(tuning);
+                let tuning = Choice { near: pipeline, ..Choice::of(&tuning) }.of_group(tuning);
                 for knob in Tuning::KNOBS {
                     assert!(knob.allows(tuning.get(knob)), "{} of {own} KiB, {last} MiB", knob.name);
                 }

@@ -2,7 +2,8 @@
 
 use super::{
     pipelines::Pipeline,
-    value::{Field, Value, Way},
+    value::{Field, Value},
+    way::Way,
 };
 use crate::digest::mix;
 use std::ops::RangeInclusive;

@@ -10,13 +10,15 @@
 //! after its first large call (`group/measured.rs`).
 //!
 //! `knobs.rs` has the table, `value.rs` the types of values, `pipelines.rs` the ways to choose
-//! from. `machine.rs` reads what the system says of the machine, and `choice.rs` sets knobs by it.
+//! from, `pipeline_choice.rs` what follows from a choice. `machine.rs` reads what the system says of the machine, and `choice.rs` sets knobs by it.
 //! `text.rs` reads and writes files of knobs. `process.rs` keeps the values of this process.
 
-mod value;
+mod way;
 mod pipelines;
+mod value;
 mod fastest;
 mod knobs;
+mod pipeline_choice;
 mod machine;
 mod choice;
 mod text;
@@ -26,9 +28,11 @@ pub(crate) use fastest::{TURNS, fastest, median};
 pub use knobs::{Knob, Scope, Tuning};
 pub(crate) use knobs::{LEAST_CELL_BYTES, LEAST_CELLS, RING_CELL_BYTES, RING_CELLS};
 pub use machine::{Cache, Machine};
+pub(crate) use pipeline_choice::Choice;
+pub(crate) use pipelines::MOVSB_BYTES;
 pub use pipelines::Pipeline;
-pub(crate) use pipelines::{Choice, MOVSB_BYTES};
 pub use process::{Origin, Settled, Trial, VARIABLE, adopt, current, for_ranks, join, keep, settle, settled};
 pub(crate) use process::{begin_trial, choice, choose, choose_own, end_trial, is_own_due, note, try_out};
 pub use text::{TuningError, parse, to_text};
-pub use value::{Value, Way};
+pub use value::Value;
+pub use way::Way;

@@ -1,7 +1,7 @@
 //! The whole ways in which data go through staging: the unit of choice. A group that makes large
 //! calls measures them, and takes the fastest (`group/measured.rs`).
 
-use super::{knobs::Tuning, value::Way};
+use super::way::Way;
 use std::fmt;
 
 /// A whole way of staged data: how they are copied into staging and out of it, whether lines are
@@ -71,15 +71,10 @@ impl Pipeline {
     ];
 
     /// Those that differ for data which a core's caches hold.
-    pub(crate) const NEAR: [Pipeline; 7] = [
-        Pipeline::Vector,
-        Pipeline::Plain,
-        Pipeline::Mixed,
-        Pipeline::Movsb,
-        Pipeline::Ahead,
-        Pipeline::Stream,
-        Pipeline::StreamMovsb,
-    ];
+    pub(crate) const NEAR: [Pipeline; 7] = {
+        let [near @ .., Pipeline::Read] = Pipeline::ALL else { panic!("the last way is for other data") };
+        near
+    };
 
     /// Returns the name in files and reports.
     pub const fn name(self) -> &'static str {
@@ -117,117 +112,10 @@ impl Pipeline {
             Pipeline::StreamMovsb => &STREAM_MOVSB,
         }
     }
-
-    /// Returns the values of a group whose data of medium size go this way.
-    pub(crate) fn of_group(self, tuning: Tuning) -> Tuning {
-        match self {
-            // One wait more takes less time than the reads that two-shot saves, and places that
-            // stay in the caches less than staging (measured: PERF.md).
-            Pipeline::Movsb => Tuning {
-                window_bytes: tuning.window_bytes.max(LARGE_WINDOW_BYTES),
-                whole_window_bytes: tuning.whole_window_bytes.max(LARGE_WINDOW_BYTES),
-                one_shot_bytes: tuning.one_shot_bytes.min(LITTLE_BYTES),
-                some_payload_bytes: tuning.some_payload_bytes.max(tuning.crowded_payload_bytes),
-                ..tuning
-            },
-            Pipeline::Vector
-            | Pipeline::Plain
-            | Pipeline::Mixed
-            | Pipeline::Ahead
-            | Pipeline::Stream
-            | Pipeline::StreamMovsb
-            | Pipeline::Read => tuning,
-        }
-    }
-}
-
-/// Windows where they cost nothing.
-const LARGE_WINDOW_BYTES: usize = 128 << 10;
-
-/// The data of all ranks that one rank folds where waits are cheap.
-const LITTLE_BYTES: usize = 32 << 10;
-
-/// All that a group chooses by measuring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
-    /// The way of staged data that a core's caches hold.
-    pub(crate) near: Pipeline,
-    /// The way of more data.
-    pub(crate) far: Pipeline,
-    /// Whether ranks that each need another block read it by the system, from
-    /// [`read_bytes`](Tuning::read_bytes) on.
-    pub(crate) reads: bool,
-}
-
-/// Never, for [`read_bytes`](Tuning::read_bytes).
-const NEVER: usize = 1 << 40;
-
-impl Choice {
-    /// The bytes of a choice.
-    pub(crate) const BYTES: usize = 3;
-
-    /// Returns the choice that these values have.
-    pub(crate) fn of(tuning: &Tuning) -> Choice {
-        Choice { near: tuning.near, far: tuning.far, reads: tuning.read_bytes < NEVER }
-    }
-
-    /// Returns these values of a process with the choice.
-    pub(crate) fn of_process(self, tuning: Tuning) -> Tuning {
-        let read_bytes = match self.reads {
-            false => NEVER,
-            true if tuning.read_bytes < NEVER => tuning.read_bytes,
-            true => Tuning::DEFAULT.read_bytes,
-        };
-        Tuning { near: self.near, far: self.far, read_bytes, ..tuning }
-    }
-
-    /// Returns the choice as bytes, for the other ranks.
-    pub(crate) fn to_bytes(self) -> [u8; Choice::BYTES] {
-        [self.near as u8, self.far as u8, self.reads.into()]
-    }
-
-    /// Returns the choice of such bytes. A peer may write any: what does not exist is the default.
-    pub(crate) fn from_bytes([near, far, reads]: [u8; Choice::BYTES]) -> Choice {
-        let pipeline = |byte: u8, default| Pipeline::ALL.get(usize::from(byte)).copied().unwrap_or(default);
-        Choice {
-            near: pipeline(near, Tuning::DEFAULT.near),
-            far: pipeline(far, Tuning::DEFAULT.far),
-            reads: reads != 0,
-        }
-    }
 }
 
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_choice_is_read_back_and_absent_pipelines_are_the_default() {
-        for (index, near) in Pipeline::ALL.into_iter().enumerate() {
-            let choice = Choice { near, far: Pipeline::ALL[7 - index], reads: index % 2 == 0 };
-            assert_eq!(Choice::from_bytes(choice.to_bytes()), choice);
-            assert_eq!(Choice::of(&choice.of_process(Tuning::DEFAULT)), choice);
-        }
-        assert_eq!(Choice::from_bytes([8, 255, 1]), Choice::of(&Tuning::DEFAULT));
-    }
-
-    #[test]
-    fn a_choice_again_makes_the_same_values() {
-        let own = Tuning { read_bytes: 12_345, ..Tuning::DEFAULT };
-        let choice = Choice { reads: false, ..Choice::of(&own) };
-        let never = choice.of_process(own);
-        assert!(never.read_bytes > own.read_bytes);
-        assert_eq!(choice.of_process(never), never);
-        assert_eq!(Choice::of(&own).of_process(own), own);
-        for pipeline in Pipeline::ALL {
-            let once = pipeline.of_group(own);
-            assert_eq!(pipeline.of_group(once), once);
-        }
     }
 }

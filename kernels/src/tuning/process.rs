@@ -3,9 +3,10 @@
 use super::{
     knobs::{Knob, Scope, Tuning},
     machine::Machine,
-    pipelines::Choice,
+    pipeline_choice::Choice,
     text::{TuningError, parse},
-    value::{Value, Way},
+    value::Value,
+    way::Way,
 };
 use crate::sync::{
     fork::PerProcess,
@@ -184,7 +185,7 @@ pub fn current() -> &'static Tuning {
 /// Returns the values for a new group of `ranks` ranks in processes that may use `cores` cores
 /// together.
 pub fn for_ranks(ranks: usize, cores: usize) -> Tuning {
-    let tuning = current().near.of_group(*current());
+    let tuning = Choice::of(current()).of_group(*current());
     // The system may not tell the cores.
     if cores > 0 && ranks > cores { tuning.crowded() } else { tuning }
 }
