@@ -10,8 +10,9 @@
 //! after its first large call (`group/measured.rs`).
 //!
 //! `knobs.rs` has the table, `value.rs` the types of values, `pipelines.rs` the ways to choose
-//! from, `pipeline_choice.rs` what follows from a choice. `machine.rs` reads what the system says of the machine, and `choice.rs` sets knobs by it.
-//! `text.rs` reads and writes files of knobs. `process.rs` keeps the values of this process.
+//! from, `pipeline_choice.rs` what follows from a choice. `machine.rs` reads what the system says
+//! of the machine, and `choice.rs` sets knobs by it. `text.rs` reads and writes files of knobs.
+//! `process.rs` keeps the values of this process.
 
 mod way;
 mod pipelines;
