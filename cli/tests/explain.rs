@@ -69,11 +69,12 @@ fn ranks_note_the_explained_step() {
         calls.last().expect("a call").head
     };
     let mut seen = [false; 9];
-    let topology = thread::scope(|scope| {
-        scope.spawn(|| topology_of(&mut second, Collective::Barrier));
-        topology_of(&mut first, Collective::Barrier).expect("both ranks ask")
-    });
     for &collective in Collective::ALL {
+        // The calls of a pair have knobs of their own.
+        let topology = thread::scope(|scope| {
+            scope.spawn(|| topology_of(&mut second, collective));
+            topology_of(&mut first, collective).expect("both ranks ask")
+        });
         for in_place in [false, true] {
             if in_place && collective != Collective::ReduceScatter {
                 continue;
