@@ -1,6 +1,7 @@
 //! `consonance tune` writes a file that programs run with.
 #![cfg(target_os = "linux")]
 
+use consonance_kernels::tuning::Pipeline;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
@@ -48,6 +49,28 @@ fn groups_use_the_file_written_by_tune() {
         assert_eq!(row["tuning"]["window_bytes"]["from"], "default", "{row}");
     }
     fs::remove_file(file).expect("the file");
+}
+
+#[test]
+fn every_pipeline_is_compared_with_the_choice_and_no_file_is_written() {
+    let output = consonance(&["tune", "--all", "--time", "100ms"], "");
+    let table = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success(), "{table}{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<Vec<&str>> =
+        table.lines().filter(|line| line.starts_with("  ")).map(|line| line.split_whitespace().collect()).collect();
+    let [header, .., last] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
+    let names: Vec<&str> = header.split_whitespace().skip(3).take(Pipeline::ALL.len()).collect();
+    assert_eq!(names, Pipeline::ALL.map(Pipeline::name));
+    for row in &rows {
+        let number = |index: usize| row[index].parse::<f64>().expect("a number");
+        let least = (2..3 + names.len()).map(number).fold(f64::MAX, f64::min);
+        let fastest = names.iter().position(|name| *name == row[3 + names.len()]).expect("a pipeline");
+        assert!(number(2 + fastest) <= number(2) && least > 0.0 && number(4 + names.len()) >= 1.0, "{table}");
+    }
+    assert!(last.ends_with(&format!(" of {} classes", rows.len())), "{table}");
+    for words in [&["tune", "--all", "a-file"][..], &["tune", "--all", "--knobs", "near"], &["tune"]] {
+        assert!(!consonance(words, "").status.success(), "{words:?}");
+    }
 }
 
 #[test]

@@ -8,9 +8,13 @@
 //! copy of a buffer onto itself, which a reduction in place does at least: it reads no lines only
 //! to write them. The bench's rows of the limit, this table and `consonance explain` all measure
 //! them so.
+//!
+//! The last rows are the times by which a group of two processes chooses how it moves data: of each
+//! value of a knob, in the measurement that every program makes.
 
 pub(crate) use super::group::cores;
 
+use consonance_harness::counted_calls::choose_pipelines;
 use consonance_kernels::{
     cpu::{
         reduce::Reducer,
@@ -18,7 +22,7 @@ use consonance_kernels::{
     },
     memory::{HostBuf, HostMemory},
     os::thread_pool::Team,
-    tuning::Way,
+    tuning::{self, Way, settled},
 };
 use consonance_spec::{DType, ReduceOp};
 use serde_json::{Value, json};
@@ -80,6 +84,8 @@ pub enum What {
     Sum(usize),
     /// Moves a cache line from one core to another and back.
     RoundTrip,
+    /// Moves data between two ranks with this value of a knob.
+    Choice(&'static str, tuning::Value),
 }
 
 impl fmt::Display for What {
@@ -89,18 +95,19 @@ impl fmt::Display for What {
             What::Rewrite => f.pad("copy in place"),
             What::Sum(inputs) => f.pad(&format!("sum of {inputs}")),
             What::RoundTrip => f.pad("cache-line round trip"),
+            What::Choice(knob, value) => f.pad(&format!("{knob} = {value}")),
         }
     }
 }
 
 impl Limit {
     /// Returns the bytes that all threads together read and wrote in a second, in GB/s. `None` for
-    /// a round trip.
+    /// a round trip, and for a knob's value.
     pub fn gbps(&self) -> Option<f64> {
         let buffers = match self.what {
             What::Copy | What::Rewrite => 2,
             What::Sum(inputs) => inputs + 1,
-            What::RoundTrip => return None,
+            What::RoundTrip | What::Choice(..) => return None,
         };
         Some((self.threads * buffers * self.bytes) as f64 / self.time_us_median / 1e3)
     }
@@ -134,7 +141,7 @@ impl fmt::Display for Limit {
 /// `limit`, and calls `progress` before each measurement.
 ///
 /// # Errors
-/// The system's, if it gives no thread or refuses a core.
+/// The system's, if it gives no thread or refuses a core, and those of a group that does not form.
 pub fn limits(
     sizes: &[usize],
     mut limit: impl FnMut(Limit),
@@ -143,7 +150,7 @@ pub fn limits(
     let mut counts = vec![1, cores()];
     counts.dedup();
     let whats = || [What::Copy, What::Rewrite].into_iter().chain(INPUTS.map(What::Sum));
-    let total = 1 + counts.len() * sizes.len() * whats().count();
+    let total = 2 + counts.len() * sizes.len() * whats().count();
     progress(0, total, What::RoundTrip.to_string());
     if let Some(seconds) = round_trip()? {
         limit(Limit { what: What::RoundTrip, threads: 2, bytes: 64, time_us_median: seconds * 1e6 });
@@ -158,6 +165,12 @@ pub fn limits(
                 limit(Limit { what, threads, bytes, time_us_median: 1e6 * moved(&mut team, what, bytes) });
             }
         }
+    }
+    progress(done, total, "the choice of pipelines".to_owned());
+    choose_pipelines().map_err(io::Error::other)?;
+    for trial in settled().map_err(io::Error::other)?.trials {
+        let (what, time_us_median) = (What::Choice(trial.knob, trial.value), trial.time.as_secs_f64() * 1e6);
+        limit(Limit { what, threads: 2, bytes: trial.bytes, time_us_median });
     }
     Ok(())
 }

@@ -148,7 +148,7 @@ struct Collectives {
 }
 
 /// Measure the limits of this machine: copies, sums of several buffers, the round trip of a cache
-/// line between two cores.
+/// line between two cores. The last rows are the times by which a group chooses how it moves data.
 #[derive(Args)]
 struct Limits {
     #[command(flatten)]

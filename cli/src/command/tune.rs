@@ -1,7 +1,7 @@
 //! `consonance tune`.
 
 use super::{time, writable};
-use crate::tune::{Gain, tune};
+use crate::tune::{Class, Gain, LIMIT, compare_all, tune};
 use consonance_kernels::tuning::{Knob, Tuning, VARIABLE, to_text};
 use std::{
     fs, io,
@@ -16,10 +16,18 @@ use std::{
 /// only times do. Ranks make the calls that each knob matters to, with its value and with others in
 /// turn. Run nothing else meanwhile. The table shows what each knob gained: the time of those calls
 /// with the new value, as a part of the time with the old one.
+///
+/// With --all nothing is written. Calls of several collectives and sizes are made as the machine
+/// chose to, and in each of all pipelines. The table shows the time of each, and that of the choice
+/// as a part of the least.
 #[derive(clap::Args)]
 pub(crate) struct Tune {
     /// The file to write
-    file: PathBuf,
+    #[arg(required_unless_present = "all")]
+    file: Option<PathBuf>,
+    /// Compare the machine's choice with all pipelines, by brute force
+    #[arg(long, conflicts_with_all = ["file", "knobs"])]
+    all: bool,
     /// About how long to measure: 30s, 2m
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     time: Duration,
@@ -39,11 +47,12 @@ impl Tune {
     /// # Errors
     /// The reason why nothing can be measured or written, in one line.
     pub(crate) fn run(&self) -> Result<(), String> {
+        let Some(file) = &self.file else { return self.compare() };
         let all: Vec<&Knob> = Tuning::offered().collect();
         let knobs = if self.knobs.is_empty() { &all } else { &self.knobs };
-        let cannot = |error: std::io::Error| format!("cannot write {}: {error}", self.file.display());
+        let cannot = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
         // A file that cannot be written is better known before a minute than after it.
-        writable(&self.file).map_err(cannot)?;
+        writable(file).map_err(cannot)?;
         println!("# {:<22} {:>10} {:>10} {:>6}", "knob", "before", "now", "time");
         let mut row = |gain: &Gain| {
             println!("  {:<22} {:>10} {:>10} {:>6.2}", gain.knob.name, gain.before, gain.after, gain.time);
@@ -52,8 +61,20 @@ impl Tune {
             eprintln!("consonance: {} of {}: {}", index + 1, knobs.len(), knob.name);
         };
         let best = tune(knobs, self.time, progress, &mut row)?;
-        write_whole(&self.file, &to_text(&best)).map_err(cannot)?;
-        println!("\nUse it with {VARIABLE}={}", self.file.display());
+        write_whole(file, &to_text(&best)).map_err(cannot)?;
+        println!("\nUse it with {VARIABLE}={}", file.display());
+        Ok(())
+    }
+
+    /// Writes the table of all pipelines.
+    fn compare(&self) -> Result<(), String> {
+        println!("{}", Class::header());
+        let mut good = 0;
+        compare_all(self.time, |class| {
+            println!("{class}");
+            good += usize::from(class.part() <= LIMIT);
+        })?;
+        println!("\nThe choice takes at most {LIMIT} of the least time in {good} of {} classes", Class::all().count());
         Ok(())
     }
 }

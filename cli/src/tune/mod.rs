@@ -1,12 +1,15 @@
 //! `consonance tune`: sets the knobs that files have to what is fastest on this machine.
 //!
 //! `work.rs` says which calls show the effect of a knob. `trial.rs` makes such calls, in turn with
-//! two values. `values.rs` shows the values of all knobs, for other subcommands, too.
+//! several values. `all.rs` compares the choice of the machine with all pipelines. `values.rs` shows
+//! the values of all knobs, for other subcommands, too.
 
+mod all;
 mod values;
 mod work;
 mod trial;
 
+pub use all::{Class, LIMIT, compare_all};
 pub use values::Values;
 
 use consonance_harness::counted_calls::choose_pipelines;
@@ -142,7 +145,8 @@ fn step(
     let mut ranks = Ranks::new(&other);
     let mut product = 1.0;
     for &work in &works {
-        let part = trial::compare(work, values, known, &mut ranks, slice)?;
+        let times = trial::times(*work, work.count(values), &mut [known, &mut ranks], slice)?;
+        let part = times[1] / times[0];
         if part > LOSS {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Ranks that make the same calls with two values of a knob, in turn.
+//! Ranks that make the same calls with different knobs, in turn.
 
 use super::work::{Company, Work};
 use crate::bench::limits::{cores, median};
@@ -9,7 +9,7 @@ use consonance_harness::{
 };
 use consonance_kernels::{
     os::thread_pool::Team,
-    tuning::{Origin, Tuning, Value, adopt},
+    tuning::{Origin, Tuning, adopt},
 };
 use consonance_spec::Kind;
 use std::{
@@ -104,35 +104,30 @@ impl Buffers {
     }
 }
 
-/// Returns the time of a call with the values of `other`, as a part of that with the values of
-/// `known`. Takes about `slice`.
+/// Returns the median time of a call of `count` elements, in seconds, of each of `all` ranks, whose
+/// knobs differ. They take turns, for about `slice`.
 ///
 /// # Errors
 /// If the system gives no threads, or a call fails.
-pub(super) fn compare(
-    work: &Work,
-    values: (Value, Value),
-    known: &mut Ranks,
-    other: &mut Ranks,
-    slice: Duration,
-) -> Result<f64, String> {
-    let ranks = known.group(*work).len();
+pub(super) fn times(work: Work, count: usize, all: &mut [&mut Ranks], slice: Duration) -> Result<Vec<f64>, String> {
+    let ranks = all[0].group(work).len();
     let pins: Vec<Option<usize>> = (0..ranks).map(|rank| Some(rank % cores())).collect();
     let mut team = Team::new("tune", &pins).map_err(|error| format!("the threads of {ranks} ranks: {error}"))?;
-    let buffers: Vec<Buffers> = (0..ranks).map(|_| Buffers::new(work.count(values))).collect();
+    let buffers: Vec<Buffers> = (0..ranks).map(|_| Buffers::new(count)).collect();
     // In the first turn ranks also make their buffers.
-    known.turn(&mut team, *work, &buffers, 1)?;
+    all[0].turn(&mut team, work, &buffers, 1)?;
     let begin = Instant::now();
-    known.turn(&mut team, *work, &buffers, 2)?;
+    all[0].turn(&mut team, work, &buffers, 2)?;
     // A turn begins with a call that is not timed. The ranks meet before each of the others.
     let one = (begin.elapsed().as_secs_f64() / 3.0).max(1e-7);
-    let turns = (slice.as_secs_f64() / (2.0 * 2.0 * one)) as usize;
-    let turns = turns.clamp(*TURNS.start(), *TURNS.end());
-    let rounds = (slice.as_secs_f64() / (2 * turns) as f64 / one).clamp(1.0, 1e6) as usize;
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let slice = slice.as_secs_f64() / all.len() as f64;
+    let turns = ((slice / (2.0 * one)) as usize).clamp(*TURNS.start(), *TURNS.end());
+    let rounds = (slice / turns as f64 / one).clamp(1.0, 1e6) as usize;
+    let mut times = vec![Vec::new(); all.len()];
     for _ in 0..turns {
-        before.push(known.turn(&mut team, *work, &buffers, rounds)?);
-        after.push(other.turn(&mut team, *work, &buffers, rounds)?);
+        for (ranks, times) in all.iter_mut().zip(&mut times) {
+            times.push(ranks.turn(&mut team, work, &buffers, rounds)?);
+        }
     }
-    Ok(median(after) / median(before))
+    Ok(times.into_iter().map(median).collect())
 }

@@ -36,7 +36,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 const fn at(kind: Kind, bytes: usize) -> Work {
-    Work { kind, company: Company::Processes, size: Size::At(bytes) }
+    Work::at(kind, bytes)
 }
 
 const fn between(kind: Kind, divisor: usize) -> Work {
@@ -44,6 +44,11 @@ const fn between(kind: Kind, divisor: usize) -> Work {
 }
 
 impl Work {
+    /// Returns a call between processes with so many bytes of each rank.
+    pub(super) const fn at(kind: Kind, bytes: usize) -> Work {
+        Work { kind, company: Company::Processes, size: Size::At(bytes) }
+    }
+
     /// Returns the calls for a knob, at least one.
     ///
     /// # Panics

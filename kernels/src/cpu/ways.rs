@@ -99,7 +99,8 @@ pub(super) fn fastest_own() -> Option<Way> {
         }
     }
     let trial = |(way, times): (Way, &Vec<f64>)| {
-        Some(Trial { knob: "own", value: Value::Way(way), time: Duration::from_secs_f64(median(times)?) })
+        let (value, time) = (Value::Way(way), Duration::from_secs_f64(median(times)?));
+        Some(Trial { knob: "own", value, bytes: MEASURED_BYTES, time })
     };
     tuning::note(OWN_WAYS.into_iter().zip(&times).filter_map(trial));
     fastest(&times, 0).map(|index| OWN_WAYS[index])

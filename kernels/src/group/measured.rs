@@ -304,7 +304,7 @@ impl Measurement<'_> {
         let known = trials.iter().position(|(_, trial)| *trial == before);
         let index = known.and_then(|known| fastest(&times, known));
         if self.participant.world().rank() == 0 {
-            note(knob, trials.iter().map(|(value, _)| *value), &times);
+            note((knob, bytes), trials.iter().map(|(value, _)| *value), &times);
         }
         let told = self.ask(index.map_or(u8::MAX, |index| index as u8))?;
         Ok(trials.get(usize::from(told)).map_or(before, |(_, trial)| *trial))
@@ -356,9 +356,10 @@ impl Measurement<'_> {
 }
 
 /// Keeps the medians for reports.
-fn note(knob: &'static str, values: impl Iterator<Item = Value>, times: &[Vec<f64>]) {
-    let trial =
-        |(value, times): (Value, &Vec<f64>)| Some(Trial { knob, value, time: Duration::from_secs_f64(median(times)?) });
+fn note((knob, bytes): (&'static str, usize), values: impl Iterator<Item = Value>, times: &[Vec<f64>]) {
+    let trial = |(value, times): (Value, &Vec<f64>)| {
+        Some(Trial { knob, value, bytes, time: Duration::from_secs_f64(median(times)?) })
+    };
     tuning::note(values.zip(times).filter_map(trial));
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn fastest(times: &[Vec<f64>], known: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_spec::sample::mix;
 
     #[test]
     fn the_fastest_is_chosen_by_its_median_and_noise_changes_nothing() {
@@ -41,5 +42,30 @@ mod tests {
         assert_eq!(fastest(&[known.clone(), vec![0.1; 3]], 0), None);
         assert_eq!(fastest(&[vec![1.0; 3], series([0.1; 4])], 0), None);
         assert_eq!(fastest(&[vec![], vec![]], 0), None);
+    }
+
+    /// Returns the times of turns of ways with these true times. Each is up to a tenth longer, and
+    /// two of the counted turns of a way take ten times as long, as a seed says.
+    fn noisy(truth: &[f64], seed: u64) -> Vec<Vec<f64>> {
+        let turns = |(way, &time): (usize, &f64)| {
+            let random = |index: usize| mix(mix(seed, way as u64), index as u64) as usize;
+            let mut times: Vec<f64> = (0..TURNS).map(|turn| time * (1.0 + (random(turn) % 100) as f64 / 1e3)).collect();
+            (TURNS..TURNS + 2).for_each(|index| times[1 + random(index) % (TURNS - 1)] *= 10.0);
+            times
+        };
+        truth.iter().enumerate().map(turns).collect()
+    }
+
+    #[test]
+    fn the_choice_of_noisy_times_is_near_the_best() {
+        const NOISE: f64 = 1.1;
+        for seed in 0..10_000u64 {
+            let truth: Vec<f64> = (0..8).map(|way| 100.0 + (mix(seed, way) % 200) as f64).collect();
+            let known = (seed % 8) as usize;
+            let chosen = fastest(&noisy(&truth, seed), known).unwrap_or(known);
+            let best = truth.iter().copied().fold(f64::MAX, f64::min);
+            assert!(truth[chosen] <= truth[known] * GAIN * NOISE || chosen == known, "{seed}: {truth:?}, {chosen}");
+            assert!(truth[chosen] * GAIN <= best * NOISE, "{seed}: {truth:?}, {chosen}");
+        }
     }
 }

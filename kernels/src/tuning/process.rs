@@ -63,6 +63,8 @@ pub struct Trial {
     pub knob: &'static str,
     /// The value.
     pub value: Value,
+    /// The bytes that moved.
+    pub bytes: usize,
     /// The median time.
     pub time: Duration,
 }
