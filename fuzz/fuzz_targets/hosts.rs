@@ -1,5 +1,5 @@
-//! Bytes of other hosts: greetings in pieces, and letters in any order. Each is refused, or written
-//! as bytes that mean the same.
+//! Bytes of other hosts: greetings in pieces, letters in any order, and claims to a rank. Each is
+//! refused, or written as bytes that mean the same.
 
 #![no_main]
 

@@ -1,20 +1,42 @@
-//! Tests of what arrives from other hosts: greetings and letters are refused, or mean the same when
-//! they are written and read again. No length of theirs decides an allocation.
+//! Tests of what arrives from other hosts: greetings, letters and claims to a rank are refused, or
+//! mean the same when they are written and read again. No length of theirs decides an allocation.
 
 use crate::{cases::Source, compare::Verdict};
 use consonance::raw::{Inbox, Letter};
-use consonance_kernels::hosts::{Greeting, Heard};
+use consonance_kernels::hosts::{Claim, Greeting, Heard, MOST};
 use std::io::{self, Read};
 
 /// The digest of the job that is greeted.
 const DIGEST: u128 = 0x1112_1314_1516_1718;
 
-/// Judges the bytes as greetings, or as letters to a rank, by the first byte.
+/// Judges the bytes as greetings, as letters to a rank, or as claims, by the first byte.
 pub fn hosts(bytes: &[u8]) -> Verdict {
     let mut source = Source::new(bytes);
-    match source.below(2) {
+    match source.below(3) {
         0 => greetings(&mut source),
-        _ => letters(&mut source),
+        1 => letters(&mut source),
+        _ => claims(&mut source),
+    }
+}
+
+/// Judges how a claim is read in which the bytes replace others from an offset on.
+fn claims(source: &mut Source<'_>) -> Verdict {
+    let digest = DIGEST;
+    let claim = Claim { digest, rank: 1, size: 3, pid: 77, host: "host".repeat(source.below(20)), port: 5000 };
+    let mut bytes: [u8; Claim::BYTES] =
+        claim.bytes().try_into().map_err(|bytes| format!("{claim:?} is written as {bytes:?}"))?;
+    let offset = source.below(Claim::BYTES);
+    bytes[offset..].iter_mut().zip(rest(source)).for_each(|(byte, with)| *byte = with);
+    let Ok(read) = Claim::read(&bytes, digest) else { return Ok(()) };
+    if read.rank >= read.size || read.size > MOST {
+        return Err(format!("a claim to rank {} of {} was read", read.rank, read.size));
+    }
+    // A byte that is no text is read as a character of three, and a longer name is cut.
+    let again: Result<[u8; Claim::BYTES], Vec<u8>> = read.bytes().try_into();
+    let again = again.map(|bytes| Claim::read(&bytes, digest));
+    match again {
+        Ok(Ok(again)) if again == read || read.host.len() > Claim::NAME => Ok(()),
+        again => Err(format!("{read:?} is read again as {again:?}")),
     }
 }
 

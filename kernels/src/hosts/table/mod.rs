@@ -21,12 +21,6 @@ pub const MOST: usize = 256;
 /// The first bytes of a claim, in every version.
 const MAGIC: [u8; 16] = *b"consonance table";
 
-/// The bytes of a claim.
-const BYTES: usize = MAGIC.len() + 16 + 5 * 8 + NAME;
-
-/// The limit on the name of a host, in bytes.
-const NAME: usize = 64;
-
 /// The claim of a process to a rank of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -45,14 +39,21 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn bytes(&self) -> Vec<u8> {
+    /// The bytes of a claim.
+    pub const BYTES: usize = MAGIC.len() + 16 + 5 * 8 + Claim::NAME;
+
+    /// The limit on the name of a host, in bytes: more is cut.
+    pub const NAME: usize = 64;
+
+    /// Returns the claim as bytes.
+    pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.digest.to_le_bytes());
         for word in [BUILD, self.rank as u64, self.size as u64, self.pid.into(), self.port.into()] {
             bytes.extend(word.to_le_bytes());
         }
-        bytes.extend(self.host.bytes().take(NAME));
-        bytes.resize(BYTES, 0);
+        bytes.extend(self.host.bytes().take(Claim::NAME));
+        bytes.resize(Claim::BYTES, 0);
         bytes
     }
 
@@ -60,7 +61,7 @@ impl Claim {
     ///
     /// # Errors
     /// The answer to others, in words; `None` for those that are no processes of the group.
-    fn read(bytes: &[u8; BYTES], digest: u128) -> Result<Claim, Option<String>> {
+    pub fn read(bytes: &[u8; Claim::BYTES], digest: u128) -> Result<Claim, Option<String>> {
         let word = |at: usize| u64::from_le_bytes(bytes[32 + 8 * at..][..8].try_into().expect("8 bytes"));
         if bytes[..16] != MAGIC || bytes[16..32] != digest.to_le_bytes() {
             return Err(None);
@@ -69,7 +70,7 @@ impl Claim {
             let why = "the process that has the table runs another build of the program";
             return Err(Some(why.to_owned()));
         }
-        let host = String::from_utf8_lossy(&bytes[BYTES - NAME..]).trim_end_matches('\0').to_owned();
+        let host = String::from_utf8_lossy(&bytes[Claim::BYTES - Claim::NAME..]).trim_end_matches('\0').to_owned();
         let [rank, size] = [word(1), word(2)].map(|word| usize::try_from(word).unwrap_or(usize::MAX));
         if size > MOST {
             return Err(Some(format!("a group on several hosts has at most {MOST} processes, not {size}")));

@@ -1,6 +1,6 @@
 //! The service of a table.
 
-use super::{AGAIN, BYTES, Claim, Word};
+use super::{AGAIN, Claim, Word};
 use crate::hosts::{
     connection::{self, ANSWER, is_closed},
     meeting::NotMet,
@@ -157,7 +157,7 @@ impl Service {
     }
 
     /// Hears a claim. Returns whether the connection stays.
-    fn hear(&mut self, index: usize, bytes: &[u8; BYTES]) -> bool {
+    fn hear(&mut self, index: usize, bytes: &[u8; Claim::BYTES]) -> bool {
         let heard = Claim::read(bytes, self.digest).and_then(|claim| match self.contradicted(&claim) {
             Some(why) => Err(Some(why)),
             None => Ok(claim),
@@ -228,9 +228,9 @@ impl Caller {
     ///
     /// # Errors
     /// A connection that has closed, says more than a claim, or says none for long.
-    fn read(&mut self) -> io::Result<Option<[u8; BYTES]>> {
-        let mut bytes = [0; BYTES + 1];
-        let room = BYTES - self.bytes.len();
+    fn read(&mut self) -> io::Result<Option<[u8; Claim::BYTES]>> {
+        let mut bytes = [0; Claim::BYTES + 1];
+        let room = Claim::BYTES - self.bytes.len();
         loop {
             match self.stream.read(&mut bytes[..room + 1]) {
                 Ok(count) if (1..=room).contains(&count) => self.bytes.extend(&bytes[..count]),
@@ -241,7 +241,7 @@ impl Caller {
             }
             break;
         }
-        let claimed: Option<[u8; BYTES]> = self.bytes[..].try_into().ok().filter(|_| self.claim.is_none());
+        let claimed: Option<[u8; Claim::BYTES]> = self.bytes[..].try_into().ok().filter(|_| self.claim.is_none());
         if claimed.is_none() && self.claim.is_none() && self.since.elapsed() > ANSWER {
             return Err(ErrorKind::TimedOut.into());
         }

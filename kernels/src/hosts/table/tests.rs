@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     mem,
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
-    thread,
+    slice, thread,
     time::Instant,
 };
 
@@ -82,6 +82,20 @@ fn missing_ranks_are_named_at_the_deadline_and_reported_before() {
     );
 }
 
+/// The connections are given up at the same deadline, which is no news of the service.
+#[test]
+fn every_rank_names_the_missing_one_at_a_common_deadline() {
+    let (address, ranks) = (served(), 60);
+    let deadline = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        for rank in 0..ranks {
+            let address = &address;
+            let ask = move || look_up(slice::from_ref(address), &claim(rank, ranks + 1), deadline, |_| {});
+            scope.spawn(move || assert_eq!(ask().expect_err("a rank is missing").missing, [ranks]));
+        }
+    });
+}
+
 #[test]
 fn claims_contradicting_others_are_refused() {
     let address = served();
@@ -153,7 +167,7 @@ fn a_process_of_the_same_host_is_seen_where_others_reach_the_service() {
 fn strangers_get_nothing_and_harm_nobody() {
     let address = served();
     let mut strangers = Vec::new();
-    for words in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &MAGIC, &[0xff; 500], &claim(0, 1).bytes()[..BYTES - 1]] {
+    for words in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &MAGIC, &[0xff; 500], &claim(0, 1).bytes()[..Claim::BYTES - 1]] {
         let stranger = TcpStream::connect(&address).expect("it listens");
         _ = (&stranger).write_all(words);
         strangers.push(stranger);
@@ -196,7 +210,7 @@ fn any_words_of_a_service_cost_no_more_than_an_attempt() {
                 b"M\x08\0\0\0\0\0\0\x007 999999",
             ] {
                 let (mut stream, _) = listener.accept().expect("it listens");
-                _ = stream.read_exact(&mut [0; BYTES]);
+                _ = stream.read_exact(&mut [0; Claim::BYTES]);
                 _ = stream.write_all(words);
             }
             drop(listener);
