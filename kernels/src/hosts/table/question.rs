@@ -74,6 +74,8 @@ pub fn look_up(
                 begin_attempt(AGAIN)?;
             }
             Ok(Heard::Refusal(why)) => return Err(NotMet::because(why)),
+            // Attempts end at the deadline, too, which says nothing of the service.
+            Ok(Heard::Failed(_)) if Instant::now() >= deadline => {}
             Ok(Heard::Failed(why)) => {
                 (missing, seen) = (None, why);
                 begin_attempt(AGAIN)?;
