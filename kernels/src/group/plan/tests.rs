@@ -62,9 +62,12 @@ fn few_bytes_take_several_windows_of_small_slots() {
     assert_eq!(topology.protocol(sum, 1100, false), Protocol::TwoShot(Windows { count: 3, blocks: 1, stride: 512 }));
     assert!(topology.rides_to_all(128) && !topology.rides_to_all(129));
     let windows = Windows { count: 3, blocks: 1, stride: 512 };
-    for step in [topology.gathering(1100), topology.moving(1100, Chunking::one_way(1100, 1))] {
-        assert_eq!(topology.protocol(step, 1100, false), Protocol::Staged(windows), "{step:?}");
-    }
+    assert_eq!(topology.protocol(topology.gathering(1100), 1100, false), Protocol::Staged(windows));
+    let one_way = topology.moving(1100, Chunking::one_way(1100, 1));
+    assert_eq!(topology.windows(one_way, 1100), windows);
+    // A machine may have chosen that the system reads such data.
+    let protocol = topology.protocol(one_way, 1100, false);
+    assert!(matches!(protocol, Protocol::Staged(_) | Protocol::ProcessRead), "{protocol:?}");
     let blocks = StepKind::Published(Chunking::blocks(2, 1100));
     assert_eq!(topology.protocol(blocks, 1100, false), Protocol::ProcessRead);
     assert_eq!(topology.windows(blocks, 1100), Windows { count: 3, blocks: 2, stride: 256 });
