@@ -57,6 +57,7 @@ fn programs_read_json() {
     assert_eq!(report["agrees"], true, "{report}");
     assert_eq!(report["device"]["name"], "interpreter (no GPU)", "{report}");
     assert_eq!(report["device"]["is_interpreter"], true, "{report}");
+    assert_eq!(report["device"]["uuid"], "GPU-696e7465-7270-7265-7465-722000000001", "{report}");
     assert!(report["bits"]["cases"].as_u64().is_some_and(|cases| cases > 10), "{report}");
     assert_eq!((report["speed"].as_array().map(Vec::len), report["torch"].is_null()), (Some(0), true), "{report}");
 }
@@ -80,9 +81,12 @@ fn the_doctor_tells_of_the_driver_and_its_devices() {
         let rows = report["rows"].as_array().expect("a list").clone();
         rows.into_iter().find(|row| row["name"] == "CUDA driver").expect("a row")
     };
-    let found = row(with_plan("doctor --json", "devices=2"));
+    let found = row(with_plan("doctor --json", "devices=2 first=1"));
     assert_eq!((&found["state"], &found["facts"]["path"]), (&"found".into(), &driver().to_string_lossy().into()));
     let finding = found["finding"].as_str().expect("words");
+    let uuids = [1, 2].map(|device| format!("GPU-696e7465-7270-7265-7465-72200000000{device}"));
+    let named = [0, 1].map(|device| found["facts"]["cuda"]["devices"][device]["uuid"].as_str().expect("a UUID"));
+    assert!(named == uuids && uuids.iter().all(|uuid| finding.contains(uuid)), "{found}");
     assert!(finding.contains("; it has CUDA 12.0; cuda:0 is interpreter (no GPU), "), "{finding}");
     assert_eq!(found["facts"]["cuda"]["devices"].as_array().map(Vec::len), Some(2), "{found}");
 

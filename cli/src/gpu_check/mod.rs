@@ -172,6 +172,7 @@ fn device_json(device: &Device) -> Value {
     json!({
         "ordinal": device.ordinal(),
         "name": device.name(),
+        "uuid": device.uuid().to_string(),
         "is_interpreter": device.is_interpreter(),
         "compute_capability": format!("{}.{}", device.capability().0, device.capability().1),
         "multiprocessors": device.multiprocessors(),
@@ -184,8 +185,8 @@ fn device_json(device: &Device) -> Value {
 fn describe(device: &Device) -> String {
     let (major, minor) = device.capability();
     let gib = device.memory_bytes() as f64 / f64::from(1 << 30);
-    let (name, count) = (device.name(), device.multiprocessors());
-    format!("{name}, compute capability {major}.{minor}, {count} multiprocessors, {gib:.1} GiB")
+    let (name, uuid, count) = (device.name(), device.uuid(), device.multiprocessors());
+    format!("{name}, {uuid}, compute capability {major}.{minor}, {count} multiprocessors, {gib:.1} GiB")
 }
 
 fn ms(time: Duration) -> f64 {

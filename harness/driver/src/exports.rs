@@ -12,7 +12,7 @@ use consonance_kernels::{
     cuda::{
         INTERPRETER,
         sys::{
-            CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, Functions, attribute,
+            CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, CUuuid, Functions, attribute,
             function_attribute, jit, pointer_attribute,
         },
     },
@@ -82,6 +82,13 @@ fn device(state: &Objects, device: CUdevice) -> Result<usize, CUresult> {
     usize::try_from(device).ok().filter(|&device| device < state.plan.devices).ok_or(CUresult::INVALID_DEVICE)
 }
 
+/// Returns the UUID of the device with this number among all of the machine.
+fn uuid_of(device: usize) -> CUuuid {
+    let mut uuid = *b"interpreter \0\0\0\0";
+    uuid[12..].copy_from_slice(&(device as u32).to_be_bytes());
+    uuid
+}
+
 exports! {
     fn cuInit(state, flags: c_uint) {
         if flags != 0 {
@@ -130,6 +137,12 @@ exports! {
         to[..INTERPRETER.len()].copy_from_slice(INTERPRETER.as_bytes());
         to[INTERPRETER.len()] = 0;
         Ok(())
+    }
+
+    fn cuDeviceGetUuid_v2(state, uuid: *mut CUuuid, number: CUdevice) {
+        let number = device(state, number)?;
+        // SAFETY: by the caller's promise.
+        unsafe { give(uuid, uuid_of(state.plan.first + number)) }
     }
 
     fn cuDeviceGetAttribute(state, value: *mut c_int, name: c_int, number: CUdevice) {

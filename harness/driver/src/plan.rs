@@ -11,6 +11,8 @@ use std::time::Duration;
 /// * `hang`: no stream ever begins its work.
 /// * `captures`: every stream says that it is being captured into a graph.
 /// * `devices=0`: the number of devices.
+/// * `first=3`: the number of device 0 among those of the machine, as `CUDA_VISIBLE_DEVICES` has it.
+///   The devices' UUIDs follow from it.
 /// * `memory=1000000`: the bytes of each device's memory.
 /// * `flip=5`: the fifth copy to the host has a wrong bit in its middle.
 /// * `seed=7`: the order in which a kernel's blocks run.
@@ -27,6 +29,7 @@ pub struct Plan {
     pub(crate) hang: bool,
     pub(crate) captures: bool,
     pub(crate) devices: usize,
+    pub(crate) first: usize,
     pub(crate) memory: usize,
     pub(crate) flip: Option<u64>,
     pub(crate) seed: u64,
@@ -59,6 +62,7 @@ impl Default for Plan {
             hang: false,
             captures: false,
             devices: 1,
+            first: 0,
             memory: 1 << 30,
             flip: None,
             seed: 0,
@@ -97,6 +101,7 @@ impl std::str::FromStr for Plan {
                 ("hang", "") => plan.hang = true,
                 ("captures", "") => plan.captures = true,
                 ("delay", queries) => plan.delay = number(word, queries)?,
+                ("first", device) => plan.first = number(word, device)?,
                 ("devices", count) => plan.devices = number(word, count)?,
                 ("memory", bytes) => plan.memory = number(word, bytes)?,
                 ("flip", copy) => plan.flip = Some(number(word, copy)?),

@@ -136,6 +136,12 @@ fn an_absent_driver_is_a_value() {
     let driver = fake.driver();
     assert_eq!((driver.device_count(), driver.version().as_str()), (2, "12.0"));
     assert_eq!(driver.device(1).expect("a device").name(), "interpreter (no GPU)");
+    let uuids = |first: usize| {
+        let driver = fake.again(&format!("devices=2 first={first}")).driver();
+        [0, 1].map(|ordinal| driver.device(ordinal).expect("a device").uuid().to_string())
+    };
+    let uuid = |device: usize| format!("GPU-696e7465-7270-7265-7465-72200000000{device}");
+    assert_eq!([uuids(0), uuids(1)], [[uuid(0), uuid(1)], [uuid(1), uuid(2)]]);
     let absent = driver.device(2).expect_err("no third device");
     assert_eq!(absent, Absent::Device { ordinal: 2, count: 2 });
 }

@@ -23,5 +23,5 @@ mod safe;
 pub use result::DriverError;
 pub use safe::{
     Absent, Access, CallerStream, Compiled, Context, Device, DeviceMemory, DeviceSlice, Driver, Event, Failure, Fold,
-    Found, Function, Gpu, INTERPRETER, InFlight, Kernels, LoadError, Module, PinnedMemory, Stream,
+    Found, Function, Gpu, INTERPRETER, InFlight, Kernels, LoadError, Module, PinnedMemory, Stream, Uuid,
 };

@@ -1,7 +1,9 @@
 //! The driver's functions, each of which returns a [`Result`]. This is the only place where a code
 //! of the driver becomes one.
 
-use super::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, Functions};
+use super::sys::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, CUuuid, Functions,
+};
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     fmt, ptr,

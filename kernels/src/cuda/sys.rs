@@ -9,6 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 pub type CUdevice = c_int;
 /// An address in the memory of a device.
 pub type CUdeviceptr = u64;
+/// The bytes of a device's UUID.
+pub type CUuuid = [u8; 16];
 /// The result of a function of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
@@ -174,6 +176,7 @@ macro_rules! for_each_driver_function {
             device_count = cuDeviceGetCount(count: *mut c_int);
             device = cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
             device_name = cuDeviceGetName(name: *mut c_char, bytes: c_int, device: CUdevice);
+            device_uuid = cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
             device_attribute = cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice);
             device_memory = cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
             retain_context = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);

@@ -48,6 +48,22 @@ struct Inner {
     leaks: Mutex<Vec<String>>,
 }
 
+/// The identity of a GPU on all machines and in all processes, which number GPUs differently. It is
+/// printed as `nvidia-smi -L` prints it; that of an instance of MIG is the instance's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A device that the driver sees.
 #[derive(Clone)]
 pub struct Device {
@@ -55,6 +71,7 @@ pub struct Device {
     ordinal: usize,
     handle: CUdevice,
     name: String,
+    uuid: Uuid,
     memory_bytes: usize,
     capability: (u32, u32),
     multiprocessors: u32,
@@ -176,6 +193,9 @@ impl Device {
         // SAFETY: writes at most `NAME_BYTES` bytes. The last byte is left as it is, a zero.
         unsafe { functions.device_name(name.as_mut_ptr().cast::<c_char>(), NAME_BYTES as c_int - 1, handle)? };
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+        let mut uuid = [0; 16];
+        // SAFETY: writes 16 bytes.
+        unsafe { functions.device_uuid(&mut uuid, handle)? };
         let mut memory_bytes = 0;
         // SAFETY: writes one number.
         unsafe { functions.device_memory(&mut memory_bytes, handle)? };
@@ -189,6 +209,7 @@ impl Device {
             ordinal,
             handle,
             name,
+            uuid: Uuid(uuid),
             memory_bytes,
             capability: (number(attribute::COMPUTE_CAPABILITY_MAJOR)?, number(attribute::COMPUTE_CAPABILITY_MINOR)?),
             multiprocessors: number(attribute::MULTIPROCESSOR_COUNT)?,
@@ -208,6 +229,11 @@ impl Device {
     /// Returns the name of the model.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the device's identity.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
     }
 
     /// Whether the device is the interpreter of this project's tests, and no GPU.

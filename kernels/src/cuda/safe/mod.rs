@@ -27,7 +27,7 @@ pub use absence::Absent;
 pub use address::Found;
 pub use caller::CallerStream;
 pub use context::Context;
-pub use driver::{Device, Driver, INTERPRETER};
+pub use driver::{Device, Driver, INTERPRETER, Uuid};
 pub use failure::{Failure, LoadError};
 pub use fold::Fold;
 pub use gpu::Gpu;
