@@ -8,7 +8,7 @@
 
 pub use crate::cluster::Role;
 #[doc(hidden)]
-pub use crate::comm::engine::LeavesStep;
+pub use crate::comm::engine::{Buffers, Copies, Crossing, LeavesStep, Place, Way};
 pub use crate::comm::{
     accumulator::LeafSum,
     agreement::Agreement,

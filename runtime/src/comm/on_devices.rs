@@ -4,11 +4,14 @@ use crate::{
     CommunicationOptions, Communicator, Device, Error, Result,
     comm::{
         call::Call,
-        engine::{self, OnGpu},
+        engine::{self, Buffers, OnGpu, Way},
     },
     device,
 };
-use consonance_kernels::{cuda::CallerStream, memory::Space};
+use consonance_kernels::{
+    cuda::{CallerStream, Uuid},
+    memory::Space,
+};
 
 /// The stream of the caller that orders calls, and why the engine cannot do so, if it cannot.
 pub(super) struct Order {
@@ -94,6 +97,18 @@ impl Communicator {
         let before = std::mem::replace(&mut self.order, order);
         let ordered = Ordered { communicator: self, before };
         calls(ordered.communicator)
+    }
+
+    /// Returns the way of the data of a call with these buffers, for `consonance explain`.
+    #[doc(hidden)]
+    pub fn way(&self, buffers: &Buffers) -> Way {
+        self.engine.way(buffers)
+    }
+
+    /// Returns the number of this rank's GPU in this process, and its identity.
+    #[doc(hidden)]
+    pub fn gpu(&self) -> Option<(usize, Uuid)> {
+        self.engine.explain(None).gpu
     }
 
     /// Checks a call on memory of a device, before the ranks compare it.

@@ -8,7 +8,7 @@
 //! **Invariant:** one stream orders all work of a GPU. So a rank enqueues after a meeting what
 //! comes after all that any rank had enqueued before it.
 
-use super::{AbortHandle, Engine, Explanation, Failure, LeavesStep, Service};
+use super::{AbortHandle, Buffers, Copies, Engine, Explanation, Failure, LeavesStep, Service, Way};
 use crate::{
     Communicator, Device, Error, Mailbox, Result,
     comm::{call::Call, options::Configuration},
@@ -122,47 +122,40 @@ impl OnGpu {
     }
 
     /// Makes a call on copies of its buffers. Only calls on tensors have buffers of a device.
-    fn staged(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
+    fn staged(
+        &mut self,
+        call: Call<'_>,
+        copies: Copies,
+        signature: &Signature,
+        name: Kind,
+    ) -> Result<(), Failure> {
         const RESULT: &str = "the call has a result";
         const INPUT: &str = "the call sends";
         if self.stream.is_some() {
             self.begin_after_stream()?;
             self.gpu.wait(Instant::now() + self.timeout).map_err(|source| self.failed("wait for", source))?;
         }
-        let rank = self.world().rank();
         match call {
-            Call::Broadcast { data, root } => self.on_copies(None, Some(data), rank == root, |ranks, _, recv| {
+            Call::Broadcast { data, root } => self.on_copies(copies, None, Some(data), |ranks, _, recv| {
                 ranks.execute(Call::Broadcast { data: recv.expect(RESULT), root }, signature, name)
             }),
-            Call::Reduce { op, send, recv, root } => {
-                let recv = recv.filter(|_| rank == root || send.is_none());
-                self.on_copies(send, recv, send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
-                })
-            }
-            Call::AllReduce { op, send, recv } => {
-                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
-                })
-            }
-            Call::ReduceScatter { op, send, recv } => {
-                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
-                })
-            }
-            Call::Gather { send, recv, counts, root } => {
-                let recv = recv.filter(|_| rank == root || send.is_none());
-                self.on_copies(send, recv, send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::Gather { send, recv, counts, root }, signature, name)
-                })
-            }
-            Call::AllGather { send, recv, counts } => {
-                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
-                })
-            }
+            Call::Reduce { op, send, recv, root } => self.on_copies(copies, send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Reduce { op, send, recv, root }, signature, name)
+            }),
+            Call::AllReduce { op, send, recv } => self.on_copies(copies, send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllReduce { op, send, recv: recv.expect(RESULT) }, signature, name)
+            }),
+            Call::ReduceScatter { op, send, recv } => self.on_copies(copies, send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::ReduceScatter { op, send, recv: recv.expect(RESULT) }, signature, name)
+            }),
+            Call::Gather { send, recv, counts, root } => self.on_copies(copies, send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Gather { send, recv, counts, root }, signature, name)
+            }),
+            Call::AllGather { send, recv, counts } => self.on_copies(copies, send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllGather { send, recv: recv.expect(RESULT), counts }, signature, name)
+            }),
             Call::Concat { send, rows, recv, counts } => {
-                self.on_copies(Some(send), None, false, |ranks, own, _| {
+                self.on_copies(copies, Some(send), None, |ranks, own, _| {
                     let send = own.expect(INPUT);
                     ranks.execute(Call::Concat { send, rows, recv, counts }, signature, name)
                 })?;
@@ -174,38 +167,33 @@ impl OnGpu {
                 }
                 Ok(())
             }
-            Call::Scatter { send, recv, counts, root } => {
-                let send = send.filter(|_| rank == root);
-                self.on_copies(send, recv, false, |ranks, send, recv| {
-                    ranks.execute(Call::Scatter { send, recv, counts, root }, signature, name)
-                })
-            }
-            Call::AllToAll { send, recv, counts } => {
-                self.on_copies(send, Some(recv), send.is_none(), |ranks, send, recv| {
-                    ranks.execute(Call::AllToAll { send, recv: recv.expect(RESULT), counts }, signature, name)
-                })
-            }
-            Call::Send { data, to } => self.on_copies(Some(data), None, false, |ranks, send, _| {
+            Call::Scatter { send, recv, counts, root } => self.on_copies(copies, send, recv, |ranks, send, recv| {
+                ranks.execute(Call::Scatter { send, recv, counts, root }, signature, name)
+            }),
+            Call::AllToAll { send, recv, counts } => self.on_copies(copies, send, Some(recv), |ranks, send, recv| {
+                ranks.execute(Call::AllToAll { send, recv: recv.expect(RESULT), counts }, signature, name)
+            }),
+            Call::Send { data, to } => self.on_copies(copies, Some(data), None, |ranks, send, _| {
                 ranks.execute(Call::Send { data: send.expect(INPUT), to }, signature, name)
             }),
-            Call::Recv { data, from } => self.on_copies(None, Some(data), false, |ranks, _, recv| {
+            Call::Recv { data, from } => self.on_copies(copies, None, Some(data), |ranks, _, recv| {
                 ranks.execute(Call::Recv { data: recv.expect(RESULT), from }, signature, name)
             }),
             Call::Barrier => self.ranks.execute(Call::Barrier, signature, name),
         }
     }
 
-    /// Executes a call on copies of these buffers, and writes the result back, all of it.
-    /// `has_input` says whether the result's buffer has elements that the call reads.
+    /// Executes a call on copies of these buffers, and writes the result back.
     fn on_copies(
         &mut self,
+        copies: Copies,
         send: Option<Buf<'_>>,
         recv: Option<BufMut<'_>>,
-        has_input: bool,
         execute: impl FnOnce(&mut dyn Engine, Option<Buf<'_>>, Option<BufMut<'_>>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        let (send, recv) = (send.filter(|_| copies.send), recv.filter(|_| copies.result));
         let send = send.map(|send| self.copy(send)).transpose()?;
-        let place = |recv: Buf<'_>| if has_input { self.copy(recv) } else { self.room(&recv) };
+        let place = |recv: Buf<'_>| if copies.input { self.copy(recv) } else { self.room(&recv) };
         let mut result = recv.as_ref().map(|recv| place(recv.as_buf())).transpose()?;
         let sent = send.as_ref().map(|send| send.as_buf().into());
         execute(&mut *self.ranks, sent, result.as_mut().map(|result| result.as_buf_mut().into()))?;
@@ -297,19 +285,17 @@ impl Engine for OnGpu {
     }
 
     fn execute(&mut self, call: Call<'_>, signature: &Signature, name: Kind) -> Result<(), Failure> {
-        if call.outside(|space| space == Space::Host).is_none() {
-            return self.ranks.execute(call, signature, name);
+        let way = self.way(&Buffers::of(&call, self.world().rank()));
+        match (way, call) {
+            (Way::Host, call) => self.ranks.execute(call, signature, name),
+            (Way::Fold, Call::AllReduce { op, send, recv }) => self.fold(op, (send, recv), signature, name),
+            (Way::Fold, _) => unreachable!("only an all-reduce is folded"),
+            (Way::Copies(copies), call) => self.staged(call, copies, signature, name),
         }
-        match call {
-            Call::AllReduce { op, send, recv }
-                if self.closed.is_some()
-                    && recv.space() != Space::Host
-                    && send.is_none_or(|send| send.space() != Space::Host) =>
-            {
-                self.fold(op, (send, recv), signature, name)
-            }
-            call => self.staged(call, signature, name),
-        }
+    }
+
+    fn way(&self, buffers: &Buffers) -> Way {
+        Way::of(buffers, self.closed.is_some())
     }
 
     fn check(&self, call: &Call<'_>) -> Result<()> {
@@ -451,7 +437,8 @@ impl Engine for OnGpu {
     }
 
     fn explain(&self, peer: Option<usize>) -> Explanation {
-        self.ranks.explain(peer)
+        let device = self.gpu.device();
+        Explanation { gpu: Some((device.ordinal(), device.uuid())), ..self.ranks.explain(peer) }
     }
 
     fn blame(&self, rank: usize) {

@@ -8,6 +8,7 @@ pub(crate) mod hosts;
 mod leaves;
 mod letters;
 mod lowered;
+mod way;
 
 pub use abort::{Abort, AbortHandle};
 pub(crate) use gpu::OnGpu;
@@ -16,6 +17,7 @@ pub use leaves::LeavesStep;
 pub(crate) use leaves::{Gap, Known, gap};
 pub use letters::{Carrier, Inbox, Letter};
 pub(crate) use lowered::Lowered;
+pub use way::{Buffers, Copies, Crossing, Place, Way};
 
 use crate::{
     Device, Error, Mailbox, Result,
@@ -24,7 +26,7 @@ use crate::{
     profile::{Path, Transport},
 };
 use consonance_kernels::{
-    cuda::CallerStream,
+    cuda::{CallerStream, Uuid},
     group::{KeepWaiting, plan::Topology},
     memory::{HostMemory, Memory, Space},
 };
@@ -309,6 +311,12 @@ pub trait Engine: Send {
         Explanation::default()
     }
 
+    /// Returns the way of the data of a call with these buffers. By default no rank is on a GPU.
+    #[doc(hidden)]
+    fn way(&self, _buffers: &Buffers) -> Way {
+        Way::Host
+    }
+
     /// Notes that an error says of this rank that its call differs from those of the others. An
     /// engine of processes tells the launcher. By default this does nothing.
     fn blame(&self, _rank: usize) {}
@@ -353,6 +361,9 @@ pub struct Explanation {
     /// The inputs of protocol selection, if the ranks share memory.
     #[doc(hidden)]
     pub topology: Option<Topology>,
+    /// The number of this rank's GPU in this process, and its identity.
+    #[doc(hidden)]
+    pub gpu: Option<(usize, Uuid)>,
 }
 
 /// The calls that an engine executes itself.

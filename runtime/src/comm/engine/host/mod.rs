@@ -246,6 +246,7 @@ impl Engine for Host {
             path: Some(endpoint.take_path()),
             waited: Some(endpoint.waited()),
             topology: Some(endpoint.topology()),
+            gpu: None,
         }
     }
 
