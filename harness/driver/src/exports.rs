@@ -12,8 +12,8 @@ use consonance_kernels::{
     cuda::{
         INTERPRETER,
         sys::{
-            CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, CUuuid, Functions, attribute,
-            function_attribute, jit, pointer_attribute,
+            CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream, CUuuid, Functions,
+            attribute, function_attribute, jit, pointer_attribute,
         },
     },
     for_each_driver_function,
@@ -74,21 +74,6 @@ unsafe fn give<T>(to: *mut T, value: T) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Returns the device of this number.
-fn device(state: &Objects, device: CUdevice) -> Result<usize, CUresult> {
-    if !state.is_initialized {
-        return Err(CUresult::NOT_INITIALIZED);
-    }
-    usize::try_from(device).ok().filter(|&device| device < state.plan.devices).ok_or(CUresult::INVALID_DEVICE)
-}
-
-/// Returns the UUID of the device with this number among all of the machine.
-fn uuid_of(device: usize) -> CUuuid {
-    let mut uuid = *b"interpreter \0\0\0\0";
-    uuid[12..].copy_from_slice(&(device as u32).to_be_bytes());
-    uuid
-}
-
 exports! {
     fn cuInit(state, flags: c_uint) {
         if flags != 0 {
@@ -121,13 +106,13 @@ exports! {
     }
 
     fn cuDeviceGet(state, to: *mut CUdevice, ordinal: c_int) {
-        device(state, ordinal)?;
+        state.numbered(ordinal)?;
         // SAFETY: by the caller's promise.
         unsafe { give(to, ordinal) }
     }
 
     fn cuDeviceGetName(state, name: *mut c_char, bytes: c_int, number: CUdevice) {
-        device(state, number)?;
+        state.numbered(number)?;
         let room = usize::try_from(bytes).map_err(|_| CUresult::INVALID_VALUE)?;
         if name.is_null() || room <= INTERPRETER.len() {
             return Err(CUresult::INVALID_VALUE);
@@ -140,13 +125,13 @@ exports! {
     }
 
     fn cuDeviceGetUuid_v2(state, uuid: *mut CUuuid, number: CUdevice) {
-        let number = device(state, number)?;
+        let number = state.numbered(number)?;
         // SAFETY: by the caller's promise.
-        unsafe { give(uuid, uuid_of(state.plan.first + number)) }
+        unsafe { give(uuid, state.plan.uuid(number)) }
     }
 
     fn cuDeviceGetAttribute(state, value: *mut c_int, name: c_int, number: CUdevice) {
-        device(state, number)?;
+        state.numbered(number)?;
         let found = match name {
             attribute::COMPUTE_CAPABILITY_MAJOR => CAPABILITY.0,
             attribute::COMPUTE_CAPABILITY_MINOR => CAPABILITY.1,
@@ -159,13 +144,13 @@ exports! {
     }
 
     fn cuDeviceTotalMem_v2(state, bytes: *mut usize, number: CUdevice) {
-        device(state, number)?;
+        state.numbered(number)?;
         // SAFETY: by the caller's promise.
         unsafe { give(bytes, state.plan.memory) }
     }
 
     fn cuDevicePrimaryCtxRetain(state, context: *mut CUcontext, number: CUdevice) {
-        let number = device(state, number)?;
+        let number = state.numbered(number)?;
         // SAFETY: by the caller's promise.
         unsafe { give(context, CUcontext(Objects::context_of(number) as *mut c_void))? };
         *state.retained.entry(number).or_default() += 1;
@@ -173,7 +158,7 @@ exports! {
     }
 
     fn cuDevicePrimaryCtxRelease_v2(state, number: CUdevice) {
-        let number = device(state, number)?;
+        let number = state.numbered(number)?;
         state.expect_idle("cuDevicePrimaryCtxRelease_v2");
         match state.retained.get_mut(&number).filter(|count| **count > 0) {
             Some(count) => {

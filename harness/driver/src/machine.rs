@@ -93,6 +93,11 @@ impl Program {
 }
 
 impl Kernel {
+    /// Returns the name of the kernel.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns the place and the size of each parameter.
     pub(crate) fn parameters(&self) -> Vec<(usize, usize)> {
         let parameters = self.module.parameters(&self.name).unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::{
     plan::Plan,
     work::{Progress, Resources, Stream, Work},
 };
-use consonance_kernels::cuda::sys::CUresult;
+use consonance_kernels::cuda::sys::{CUdevice, CUresult};
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -37,6 +37,8 @@ thread_local! {
 pub(crate) struct Objects {
     pub(crate) plan: Plan,
     calls: BTreeMap<&'static str, u64>,
+    /// The work that was enqueued so far, and its bytes, by the device and the work's name.
+    enqueued: BTreeMap<(usize, String), (u64, usize)>,
     /// The copies to the host so far.
     pub(crate) copies: u64,
     pub(crate) is_initialized: bool,
@@ -105,6 +107,7 @@ impl Objects {
         Objects {
             plan,
             calls: BTreeMap::new(),
+            enqueued: BTreeMap::new(),
             copies: 0,
             is_initialized: false,
             retained: BTreeMap::new(),
@@ -148,6 +151,14 @@ impl Objects {
         }
     }
 
+    /// Returns the device of this number.
+    pub(crate) fn numbered(&self, device: CUdevice) -> Result<usize, CUresult> {
+        if !self.is_initialized {
+            return Err(CUresult::NOT_INITIALIZED);
+        }
+        usize::try_from(device).ok().filter(|&device| device < self.plan.devices).ok_or(CUresult::INVALID_DEVICE)
+    }
+
     /// Returns the handle of a device's context.
     pub(crate) fn context_of(device: usize) -> u64 {
         CONTEXTS + device as u64 * HANDLES
@@ -173,6 +184,10 @@ impl Objects {
         let (device, delay) = (self.device()?, self.plan.delay);
         match self.streams.get_mut(&stream) {
             Some(stream) if stream.device == device => {
+                if let Some((name, bytes)) = work.counted() {
+                    let (count, all) = self.enqueued.entry((device, name)).or_default();
+                    (*count, *all) = (*count + 1, *all + bytes);
+                }
                 stream.enqueue(work, delay);
                 Ok(())
             }
@@ -239,6 +254,10 @@ impl fmt::Display for Objects {
         writeln!(f, "events {}", self.events.len())?;
         writeln!(f, "entered {}", ENTERED.with_borrow(Vec::len))?;
         self.calls.iter().try_for_each(|(symbol, count)| writeln!(f, "call {symbol} {count}"))?;
+        let mut enqueued = self.enqueued.iter();
+        enqueued.try_for_each(|((device, name), (count, bytes))| {
+            writeln!(f, "enqueued cuda:{device} {name} {count} {bytes}")
+        })?;
         self.misuse.iter().try_for_each(|misuse| writeln!(f, "misuse {misuse}"))?;
         self.fault.iter().try_for_each(|(_, why)| writeln!(f, "fault {}", why.replace('\n', " ")))
     }

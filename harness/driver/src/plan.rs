@@ -1,6 +1,6 @@
 //! The calls that fail, and the work that is late.
 
-use consonance_kernels::cuda::sys::{CUresult, SYMBOLS};
+use consonance_kernels::cuda::sys::{CUresult, CUuuid, SYMBOLS};
 use std::time::Duration;
 
 /// The calls that fail, and the work that is late. It is written as words:
@@ -67,6 +67,15 @@ impl Default for Plan {
             flip: None,
             seed: 0,
         }
+    }
+}
+
+impl Plan {
+    /// Returns the UUID of a device.
+    pub(crate) fn uuid(&self, device: usize) -> CUuuid {
+        let mut uuid = *b"interpreter \0\0\0\0";
+        uuid[12..].copy_from_slice(&((self.first + device) as u32).to_be_bytes());
+        uuid
     }
 }
 

@@ -49,6 +49,19 @@ pub(crate) enum Work {
     },
 }
 
+impl Work {
+    /// Returns the name of the work and its bytes, if it is a copy between the host and the device,
+    /// or a launch.
+    pub(crate) fn counted(&self) -> Option<(String, usize)> {
+        match self {
+            Work::Read { bytes, .. } => Some(("to_host".to_owned(), *bytes)),
+            Work::Write { bytes, .. } => Some(("to_device".to_owned(), *bytes)),
+            Work::Launch { kernel, .. } => Some((kernel.name().to_owned(), 0)),
+            Work::Copy { .. } | Work::Fill { .. } | Work::Event(_) | Work::Wait(_) => None,
+        }
+    }
+}
+
 /// The place that a stream has come to.
 pub(crate) enum Progress {
     /// All work has ended.

@@ -1,5 +1,6 @@
 //! The library under this test, loaded as a driver is.
 
+use consonance_fake_driver::control::report_of;
 use consonance_kernels::cuda::{
     Absent, Access, Context, Driver,
     kernels::{Kernel, Launch},
@@ -86,15 +87,7 @@ impl Fake {
     }
 
     fn report(&self) -> String {
-        let mut bytes = vec![0; 1 << 20];
-        // SAFETY: the function has this type, and the buffer the room.
-        let written = unsafe {
-            let report = self.library.get::<unsafe extern "C" fn(*mut u8, usize) -> usize>(b"consonance_fake_report\0");
-            report.expect("the function")(bytes.as_mut_ptr(), bytes.len())
-        };
-        assert!(written <= bytes.len(), "a report of {written} bytes");
-        bytes.truncate(written);
-        String::from_utf8(bytes).expect("a text")
+        report_of(&self.path)
     }
 
     /// Returns how many objects of each kind are alive.

@@ -29,9 +29,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The bytes that one copy between the host and a device moves: pinned memory of this size is kept.
-const CHUNK: usize = 4 << 20;
-
 /// Memory is allocated in multiples of this many bytes.
 const GRANULE: usize = 512;
 
@@ -64,7 +61,7 @@ pub struct Gpu {
     /// Memory that was dropped, by its bytes. Work of a later owner comes after that of an earlier
     /// one, because all of it is on the stream.
     pool: Mutex<BTreeMap<usize, Vec<DeviceMemory>>>,
-    /// Pinned memory that no copy has, of [`CHUNK`] bytes each: as much as threads copied at once.
+    /// Pinned memory that no copy has, of [`COPY_BYTES`](Gpu::COPY_BYTES) bytes each: as much as threads copied at once.
     pinned: Mutex<Vec<PinnedMemory>>,
 }
 
@@ -78,6 +75,10 @@ struct Block {
 impl Gpu {
     /// Upper bound on the sources and on the targets of a [`fold`](Gpu::fold).
     pub const MOST_SOURCES: usize = MOST;
+
+    /// The bytes that one copy between the host and a device moves at most: pinned memory of this
+    /// size is kept.
+    pub const COPY_BYTES: usize = 4 << 20;
 
     /// Returns the number of devices. The driver is loaded once.
     ///
@@ -229,7 +230,7 @@ impl Gpu {
     pub fn read(&self, from: u64, into: HostBufMut<'_>) -> io::Result<()> {
         let (size, mut rest, mut from) = (into.dtype().size(), into, from);
         while rest.count() > 0 {
-            let count = rest.count().min(CHUNK / size);
+            let count = rest.count().min(Gpu::COPY_BYTES / size);
             let (mut part, after) = rest.split_at(count);
             let slice = self.context().slice(from);
             let pinned = self.copied(|pinned| self.stream.read(slice, pinned, count * size)?.wait(soon()))?;
@@ -245,8 +246,8 @@ impl Gpu {
     /// # Errors
     /// If the context has no such memory; the driver's.
     pub fn write(&self, from: HostBuf<'_>, to: u64) -> io::Result<()> {
-        for (index, bytes) in from.as_bytes().chunks(CHUNK).enumerate() {
-            let slice = self.context().slice(to.wrapping_add((index * CHUNK) as u64));
+        for (index, bytes) in from.as_bytes().chunks(Gpu::COPY_BYTES).enumerate() {
+            let slice = self.context().slice(to.wrapping_add((index * Gpu::COPY_BYTES) as u64));
             let pinned = self.copied(|mut pinned| {
                 HostBufMut::from(&mut pinned.as_mut_slice()[..bytes.len()]).copy_from_bytes(bytes);
                 self.stream.write(pinned, slice, bytes.len())?.wait(soon())
@@ -260,7 +261,7 @@ impl Gpu {
     fn copied(&self, copy: impl FnOnce(PinnedMemory) -> Result<PinnedMemory, Failure>) -> io::Result<PinnedMemory> {
         Gpu::check_process()?;
         let kept = self.pinned.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let pinned = kept.map_or_else(|| PinnedMemory::new(self.context(), CHUNK), Ok);
+        let pinned = kept.map_or_else(|| PinnedMemory::new(self.context(), Gpu::COPY_BYTES), Ok);
         pinned.and_then(copy).map_err(io::Error::other)
     }
 

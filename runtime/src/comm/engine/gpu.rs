@@ -122,13 +122,7 @@ impl OnGpu {
     }
 
     /// Makes a call on copies of its buffers. Only calls on tensors have buffers of a device.
-    fn staged(
-        &mut self,
-        call: Call<'_>,
-        copies: Copies,
-        signature: &Signature,
-        name: Kind,
-    ) -> Result<(), Failure> {
+    fn staged(&mut self, call: Call<'_>, copies: Copies, signature: &Signature, name: Kind) -> Result<(), Failure> {
         const RESULT: &str = "the call has a result";
         const INPUT: &str = "the call sends";
         if self.stream.is_some() {
