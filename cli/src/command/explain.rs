@@ -10,11 +10,11 @@ use crate::{
         BenchError, Memory, Transport,
         case::{Case, Collective, MOST_SPREAD},
     },
-    explain::{BetweenHosts, Question, join, start, topology_of, topology_of_threads},
+    explain::{BetweenHosts, OnGpus, Question, join, start, topology_of, topology_of_threads},
     launcher::MAX_HOSTS,
     tune::Values,
 };
-
+use consonance::{Communicator, Device};
 use consonance_kernels::tuning::settle;
 
 /// Show what a call would do: its protocol, the sizes at which the protocol changes, a lower bound
@@ -23,6 +23,11 @@ use consonance_kernels::tuning::settle;
 /// The answer comes from the functions by which the call itself chooses, so it holds on this
 /// machine and in this build. The limit is measured: a copy of the bytes that every library must
 /// move at least, and half of the round trip of a cache line.
+///
+/// `consonance explain all_reduce --device cuda:0.0,cuda:0.1` tells the way of a call between the
+/// replicas of a MirroredStrategy on these devices: the kernel that reduces on the GPU, or the
+/// copies in host memory; the name and the UUID of each GPU; and the bytes that cross the link of
+/// each rank's GPU.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     /// all_reduce, all_gather, broadcast, … as for consonance bench
@@ -37,6 +42,9 @@ pub(crate) struct Explain {
     /// link of each, and the fewest with any algorithm. Plays no hosts
     #[arg(long, value_name = "N", conflicts_with_all = ["transport", "memory"], value_parser = number::<usize>(2..=MAX_HOSTS))]
     hosts: Option<usize>,
+    /// Explain the call of ranks on these devices, such as cuda:0.0,cuda:0.1 or cpu:0,cuda:1
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',', conflicts_with_all = ["transport", "memory", "hosts", "ranks"])]
+    device: Vec<String>,
     /// Do not measure the limit
     #[arg(long)]
     no_measure: bool,
@@ -57,6 +65,7 @@ impl Explain {
         let collective = self.collective;
         let Call { ranks, transport, dtype, op, memory, in_place, spread } = self.call;
         let in_place = collective.in_place(in_place);
+        let ranks = if self.device.is_empty() { ranks } else { self.device.len() };
         let (ranks, least) = (ranks.saturating_mul(self.hosts.unwrap_or(1)), collective.least_ranks());
         if !(least..=256).contains(&ranks) {
             let expected = format!("{least} to 256 ranks");
@@ -68,6 +77,9 @@ impl Explain {
         let case = Case { collective, ranks, count: 0, dtype, op, in_place, spread };
         if let Some(hosts) = self.hosts {
             return self.between(case, hosts);
+        }
+        if !self.device.is_empty() {
+            return self.on_gpus(case);
         }
         let question = Question { case, transport, memory };
         // Checks all sizes before the answer for the first is printed, and before processes are
@@ -107,6 +119,23 @@ impl Explain {
         }
         if !self.json {
             print!("\n{values}");
+        }
+        Ok(())
+    }
+
+    /// Writes the answer for a call of ranks on devices.
+    fn on_gpus(&self, case: Case) -> Result<(), Problem> {
+        let in_words = |error: consonance::Error| error.to_string();
+        let devices = self.device.iter().map(|device| device.parse());
+        let devices = devices.collect::<consonance::Result<Vec<Device>>>().map_err(in_words)?;
+        let group = Communicator::on_devices(devices.iter().copied()).map_err(in_words)?;
+        let answers = self.bytes.iter().map(|&bytes| OnGpus::explain(case.with_bytes(bytes), &devices, &group));
+        for (index, answer) in answers.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
+            match (self.json, index) {
+                (true, _) => println!("{}", answer.json()),
+                (false, 0) => print!("{}", terminal::fit(&answer.to_string())),
+                (false, _) => print!("\n{}", terminal::fit(&answer.to_string())),
+            }
         }
         Ok(())
     }

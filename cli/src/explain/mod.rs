@@ -3,14 +3,17 @@
 //! The protocol comes from the same functions that the call itself uses
 //! ([`consonance_kernels::group::plan`]), for the topology of a real group of that size
 //! (`group.rs`). `traffic.rs` counts the bytes that each protocol moves. Between hosts all calls
-//! are messages: `hosts.rs` makes the call, and counts them.
+//! are messages: `hosts.rs` makes the call, and counts them. `on_gpus.rs` asks the engines of ranks on
+//! GPUs.
 
 mod group;
 mod hosts;
+mod on_gpus;
 mod traffic;
 
 pub use group::{join, start, topology_of, topology_of_threads};
 pub use hosts::BetweenHosts;
+pub use on_gpus::{OnGpus, RankOnDevice};
 pub use traffic::Traffic;
 
 use crate::bench::{
