@@ -208,7 +208,7 @@ impl fmt::Display for OnGpus {
             name = "";
         }
         if let Some(Launch { kernel, grid, block, .. }) = launch {
-            let gpu = ranks[0].device;
+            let gpu = ranks[0].gpu.map_or_else(String::new, |gpu| format!("cuda:{gpu}"));
             line(
                 "way",
                 "fold: a kernel reduces the values of all ranks in their GPU's memory; rank 0 enqueues it".to_owned(),
