@@ -97,7 +97,8 @@ fn memory(rank: &Communicator, count: usize) -> Memory {
     }
 }
 
-/// Makes the call of `case` with buffers in the memory of the rank's device.
+/// Makes the call of `case` with buffers in the memory of the rank's device. A rank that is not the
+/// root passes the root's buffers, too: nobody copies them.
 fn call(rank: &mut Communicator, case: &Case) {
     let (own, op, all, part) = (rank.rank(), case.op, case.elements(), case.part(rank.rank()).len());
     let (is_root, apart) = (own == 0, !case.in_place);
@@ -114,20 +115,17 @@ fn call(rank: &mut Communicator, case: &Case) {
         Collective::Barrier => Call::Barrier,
         Collective::Broadcast => Call::Broadcast { data: recv, root },
         Collective::AllReduce => Call::AllReduce { op, send: only(apart, send), recv },
-        Collective::Reduce => Call::Reduce { op, send: only(apart || !is_root, send), recv: only(is_root, recv), root },
+        Collective::Reduce => Call::Reduce { op, send: only(apart || !is_root, send), recv: Some(recv), root },
         Collective::ReduceScatter if apart => Call::ReduceScatter { op, send: Some(send), recv: block },
         Collective::ReduceScatter => Call::ReduceScatter { op, send: None, recv },
         Collective::AllGather | Collective::AllGatherV => {
             Call::AllGather { send: only(apart, block.as_buf()), recv, counts: ragged }
         }
-        Collective::Gather | Collective::GatherV => Call::Gather {
-            send: only(apart || !is_root, block.as_buf()),
-            recv: only(is_root, recv),
-            counts: ragged,
-            root,
-        },
+        Collective::Gather | Collective::GatherV => {
+            Call::Gather { send: only(apart || !is_root, block.as_buf()), recv: Some(recv), counts: ragged, root }
+        }
         Collective::Scatter | Collective::ScatterV => {
-            Call::Scatter { send: only(is_root, send), recv: only(apart || !is_root, block), counts: ragged, root }
+            Call::Scatter { send: Some(send), recv: only(apart || !is_root, block), counts: ragged, root }
         }
         Collective::AllToAll => Call::AllToAll { send: only(apart, send), recv, counts: None },
         Collective::AllToAllV => Call::AllToAll { send: Some(send), recv, counts: Some((&counts, &counts)) },
