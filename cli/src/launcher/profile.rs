@@ -6,11 +6,14 @@
 //! for each run and call. All times are of the host's one clock.
 
 use super::task::Task;
-use consonance::profile::{EXTENSION, Event, Record};
-use consonance_kernels::os::record_file::{self, Contents};
+use consonance::profile::{EXTENSION, Event, GpuRecord, Record};
+use consonance_kernels::{
+    cuda::Uuid,
+    os::record_file::{self, Contents},
+};
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env, fmt,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write},
@@ -50,7 +53,10 @@ struct Track {
     worker: Task,
     host: usize,
     contents: Contents,
+    /// What the process did, without the identities of GPUs.
     records: Vec<Record>,
+    /// The identities of GPUs, by their numbers in the process.
+    gpus: BTreeMap<usize, Uuid>,
 }
 
 impl Profile {
@@ -127,8 +133,14 @@ fn tracks_of(folder: &Path, worker: Task, host: usize) -> io::Result<Vec<Track>>
     for path in paths {
         // A process that was killed while it created the file has left no header.
         let Some(contents) = record_file::read(&fs::read(&path)?) else { continue };
-        let records = contents.records.iter().filter_map(Record::from_words).collect();
-        tracks.push(Track { worker, host, contents, records });
+        let (mut records, mut gpus) = (Vec::new(), BTreeMap::new());
+        for record in contents.records.iter().filter_map(Record::from_words) {
+            match record.event {
+                Event::Gpu(GpuRecord { ordinal, uuid }) => _ = gpus.insert(ordinal, uuid),
+                Event::Run | Event::Call(_) | Event::Closure(_) | Event::Request(_) => records.push(record),
+            }
+        }
+        tracks.push(Track { worker, host, contents, records, gpus });
     }
     tracks.sort_by_key(|track| (track.contents.process, track.replicas().into_iter().next(), track.begin()));
     Ok(tracks)
@@ -139,7 +151,7 @@ impl Track {
     fn replicas(&self) -> BTreeSet<usize> {
         let of = |record: &Record| match record.event {
             Event::Run | Event::Call(_) => Some(record.replica),
-            Event::Closure(_) | Event::Request(_) => None,
+            Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => None,
         };
         self.records.iter().filter_map(of).collect()
     }
@@ -202,7 +214,7 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
         put(out, name("thread_name", "name", track.name(tracks).into()))?;
         put(out, name("thread_sort_index", "sort_index", thread.into()))?;
         for record in &track.records {
-            let mut slice = slice(record, begin, last);
+            let mut slice = slice(record, &track.gpus, begin, last);
             slice["pid"] = process.into();
             slice["tid"] = thread.into();
             put(out, slice)?;
@@ -213,11 +225,12 @@ fn write(tracks: &[Track], out: &mut impl Write) -> io::Result<Profiled> {
 }
 
 /// Returns a slice without its place. One that did not end lasts until `last`.
-fn slice(record: &Record, begin: Duration, last: Duration) -> Value {
+fn slice(record: &Record, gpus: &BTreeMap<usize, Uuid>, begin: Duration, last: Duration) -> Value {
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
     let mut args = json!({ "replica": record.replica, "replicas": record.replicas });
     let (name, category) = match &record.event {
         Event::Run => ("run", "run"),
+        Event::Gpu(_) => unreachable!("a track keeps the identities of GPUs apart"),
         Event::Closure(closure) => {
             args = json!({ "worker": record.replica, "closure": closure.number, "failed": closure.failed });
             (closure.function.as_str(), "closure")
@@ -235,6 +248,9 @@ fn slice(record: &Record, begin: Duration, last: Duration) -> Value {
                 ("dtype", call.dtype.map(|dtype| dtype.name().into())),
                 ("transport", call.transport.map(|transport| transport.name().into())),
                 ("path", call.path.map(|path| path.name().into())),
+                ("gpu", call.gpu.map(|gpu| format!("cuda:{gpu}").into())),
+                ("gpu_uuid", call.gpu.and_then(|gpu| gpus.get(&gpu)).map(|uuid| uuid.to_string().into())),
+                ("gpu_way", call.gpu.map(|_| if call.is_fold { "fold" } else { "copies" }.into())),
                 ("waited_us", call.waited.map(|waited| microseconds(waited).into())),
                 ("failed", call.failed.then_some(Value::Bool(true))),
                 ("culprit", call.culprit.map(Value::from)),
@@ -284,6 +300,8 @@ mod tests {
             bytes: 400,
             transport: Some(Transport::Processes),
             path: end.map(|_| profile::Path::TwoShot),
+            gpu: None,
+            is_fold: false,
             waited: end.map(|_| at(1500)),
             failed: false,
             culprit: None,
@@ -359,6 +377,41 @@ mod tests {
         );
         assert_eq!((&slices[2]["ts"], &slices[2]["dur"]), (&json!(10.0), &json!(10.5)));
         assert_eq!((&slices[2]["args"]["waited_us"], &slices[2]["args"]["path"]), (&json!(1.5), &json!("two-shot")));
+    }
+
+    #[test]
+    fn calls_on_a_gpu_name_it_by_its_uuid() {
+        let gpu = |ordinal, uuid| Event::Gpu(GpuRecord { ordinal, uuid: Uuid([uuid; 16]) });
+        let on_gpu = |record: Record, gpu: Option<usize>, is_fold| match record.event {
+            Event::Call(call) => Record { event: Event::Call(CallRecord { gpu, is_fold, ..call }), ..record },
+            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => record,
+        };
+        let first = [
+            Record { event: gpu(0, 0xab), ..run(5, Some(5), 0) },
+            on_gpu(call(10, Some(20), 0), Some(0), true),
+            on_gpu(call(30, Some(40), 0), None, false),
+        ];
+        let second = [
+            Record { event: gpu(0, 0xcd), ..run(5, Some(5), 1) },
+            on_gpu(call(10, None, 1), Some(0), false),
+            on_gpu(call(50, Some(60), 1), Some(1), false),
+        ];
+        let (profiled, json) = merged(&[(0, "main", 9, &first[..]), (1, "main", 9, &second[..])]);
+        assert_eq!(profiled, Profiled { slices: 4, dropped: 0 });
+        let events = json["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+        let named = events.map(|event| ["gpu", "gpu_uuid", "gpu_way"].map(|key| event["args"][key].as_str()));
+        let [one, two] = ["ab", "cd"].map(|byte| {
+            let part = |bytes: usize| byte.repeat(bytes);
+            format!("GPU-{}-{}-{}-{}-{}", part(4), part(2), part(2), part(2), part(6))
+        });
+        let expected = [
+            [Some("cuda:0"), Some(&one), Some("fold")],
+            [None; 3],
+            [Some("cuda:0"), Some(&two), Some("copies")],
+            // The record of its identity was lost.
+            [Some("cuda:1"), None, Some("copies")],
+        ];
+        assert_eq!(named.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use consonance::{DType, Device, MirroredStrategy, Strategy, Tensor, raw::HostMemory};
 use consonance_spec::for_each_dtype;
-use std::{env, process::Command};
+use std::{env, ffi::OsStr, process::Command};
 
 const DRIVER: &str = "CONSONANCE_CUDA_DRIVER";
 const PLAN: &str = "CONSONANCE_FAKE_DRIVER";
@@ -13,6 +13,11 @@ pub(crate) const ABSENT: &str = "absent";
 /// Runs `work`: in a process of the test of this path, on the driver for tests with this plan. On
 /// another driver a test with a plan does nothing.
 pub(crate) fn on_a_driver(test: &str, plan: &str, work: fn()) {
+    on_a_driver_with(test, plan, &[], work);
+}
+
+/// As [`on_a_driver`], in a process with these variables.
+pub(crate) fn on_a_driver_with(test: &str, plan: &str, variables: &[(&str, &OsStr)], work: fn()) {
     if env::var_os(DRIVER).is_some() {
         let is_planned = env::var(PLAN).unwrap_or_default() == plan;
         return if is_planned { work() } else { println!("{test} needs the driver for tests") };
@@ -21,7 +26,7 @@ pub(crate) fn on_a_driver(test: &str, plan: &str, work: fn()) {
     let folder = this.parent().expect("a folder");
     let driver = folder.join(if plan == ABSENT { ABSENT } else { "libconsonance_fake_driver.so" });
     let mut process = Command::new(&this);
-    process.args(["--exact", test, "--nocapture"]).env(DRIVER, driver).env(PLAN, plan);
+    process.args(["--exact", test, "--nocapture"]).env(DRIVER, driver).env(PLAN, plan).envs(variables.iter().copied());
     let output = process.output().expect("the process of a test");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

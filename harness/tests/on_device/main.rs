@@ -5,6 +5,7 @@ mod driver;
 mod gpu;
 mod host_copies;
 mod pretended;
+mod profiles;
 mod streams;
 mod variables;
 mod workers;

@@ -1,9 +1,13 @@
 //! Calls that are observed: recorded for a profile, or told to subscribers of `tracing`.
 
-use super::{agreement::Agreement, call::Call, engine::LeavesStep};
+use super::{
+    agreement::Agreement,
+    call::Call,
+    engine::{Buffers, LeavesStep, Way},
+};
 use crate::{
     Communicator, Error, Result,
-    profile::{self, CallRecord, CallSpan, Event, Span, Transport},
+    profile::{self, CallRecord, CallSpan, Event, GpuRecord, Span, Transport},
 };
 use consonance_kernels::memory::{Buf, BufMut};
 use consonance_spec::Signature;
@@ -40,8 +44,8 @@ impl Communicator {
             Call::AllGather { .. } | Call::Gather { .. } | Call::Scatter { .. } | Call::AllToAll { .. } => None,
             Call::Concat { .. } | Call::Barrier => None,
         };
-        let bytes = bytes(&call);
-        self.observe(peer, bytes, (signature, agreement), |communicator| {
+        let (bytes, way) = (bytes(&call), self.way(&Buffers::of(&call, self.rank())));
+        self.observe(peer, (bytes, way), (signature, agreement), |communicator| {
             communicator.carry_out_at_once(call, signature, agreement)
         })
     }
@@ -59,22 +63,23 @@ impl Communicator {
             done.map_err(|failure| communicator.settle(failure, signature, agreement))
         };
         match self.is_observed() {
-            true => self.observe(None, bytes, (signature, agreement), carry_out),
+            true => self.observe(None, (bytes, Way::Host), (signature, agreement), carry_out),
             false => carry_out(self),
         }
     }
 
-    /// Executes a call of `bytes` bytes by `carry_out`, and tells of it; a send or receive is one
-    /// with `peer`.
+    /// Executes a call of so many bytes, on their way to a GPU, by `carry_out`, and tells of it; a
+    /// send or receive is one with `peer`.
     fn observe<R>(
         &mut self,
         peer: Option<usize>,
-        bytes: usize,
+        (bytes, way): (usize, Way),
         (signature, agreement): (&Signature, &Agreement<'_>),
         carry_out: impl FnOnce(&mut Communicator) -> Result<R>,
     ) -> Result<R> {
         // Calls before that were not observed have left their paths.
         let before = self.engine.explain(peer);
+        let gpu = before.gpu.filter(|_| way != Way::Host);
         let transport = if self.size() == 1 { Some(Transport::Alone) } else { before.transport };
         let mut record = CallRecord {
             name: agreement.name(signature),
@@ -84,14 +89,19 @@ impl Communicator {
             bytes,
             transport,
             path: None,
+            gpu: gpu.map(|(ordinal, _)| ordinal),
+            is_fold: way == Way::Fold,
             waited: None,
             failed: false,
             culprit: None,
         };
         let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
+        if let Some((ordinal, uuid)) = gpu.filter(|_| self.profiled) {
+            profile::name_gpu(self.rank(), self.size(), GpuRecord { ordinal, uuid });
+        }
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
         let result = carry_out(self);
-        let moves = record.bytes > 0 && self.size() > 1;
+        let moves = record.bytes > 0 && self.size() > 1 && way != Way::Fold;
         let explained = self.engine.explain(peer);
         // A wait that ended with an error is not counted.
         record.waited = explained.waited.filter(|_| result.is_ok());

@@ -1,8 +1,9 @@
-//! A record of a profile: a call of a replica, a run, a closure of a worker, or the answer of a
-//! server to a request.
+//! A record of a profile: a call of a replica, a run, a closure of a worker, the answer of a
+//! server to a request, or the identity of a GPU.
 
 use crate::kind::EXTENSIONS;
 use consonance_kernels::{
+    cuda::Uuid,
     group::plan::Path,
     os::record_file::{Record as Words, WORDS},
     shm::codes::{code_of, kind_of},
@@ -36,6 +37,17 @@ pub enum Event {
     Closure(ClosureRecord),
     /// A request that a server answered.
     Request(RequestRecord),
+    /// The identity of a GPU: it comes before the calls on it.
+    Gpu(GpuRecord),
+}
+
+/// A GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuRecord {
+    /// Its number in this process.
+    pub ordinal: usize,
+    /// Its identity, the same in all processes.
+    pub uuid: Uuid,
 }
 
 /// A closure.
@@ -119,6 +131,11 @@ pub struct CallRecord {
     /// The way of its data, if ranks of the host moved some. Of several steps it is the last one's
     /// that shared memory. `None` as below.
     pub path: Option<Path>,
+    /// The GPU whose memory has data of the call, by its number in this process.
+    pub gpu: Option<usize>,
+    /// Whether a kernel reduced the values of all ranks on that GPU. Else the data of a call on a
+    /// GPU were copied to host memory.
+    pub is_fold: bool,
     /// The time that this rank slept until others came or were done. `None` if the engine does
     /// not report it, or the call failed or goes on.
     pub waited: Option<Duration>,
@@ -163,6 +180,7 @@ const UNKNOWN: u64 = u64::MAX;
 const RUN: u8 = u8::MAX;
 const CLOSURE: u8 = u8::MAX - 1;
 const REQUEST: u8 = u8::MAX - 2;
+const GPU: u8 = u8::MAX - 3;
 
 impl Record {
     /// Encodes the record.
@@ -179,6 +197,11 @@ impl Record {
         };
         match self.event {
             Event::Run => {}
+            Event::Gpu(GpuRecord { ordinal, uuid }) => {
+                let mut name = Name([0; NAME]);
+                name.0[..uuid.0.len()].copy_from_slice(&uuid.0);
+                named(GPU, false, ordinal as u64, name);
+            }
             Event::Closure(closure) => named(CLOSURE, closure.failed, closure.number, closure.function),
             Event::Request(request) => named(REQUEST, request.failed, request.bytes, request.name),
             Event::Call(call) => {
@@ -186,10 +209,20 @@ impl Record {
                 let dtype = call.dtype.map_or(0, |dtype| dtype as u8 + 1);
                 let transport = call.transport.map_or(0, |transport| transport as u8);
                 let path = call.path.map_or(0, |path| path as u8);
-                let codes = [code_of(call.name), code_of(call.step), op, dtype, transport, call.failed.into(), path, 0];
+                let codes = [
+                    code_of(call.name),
+                    code_of(call.step),
+                    op,
+                    dtype,
+                    transport,
+                    call.failed.into(),
+                    path,
+                    call.is_fold.into(),
+                ];
                 let culprit = call.culprit.map_or(0, |replica| replica as u64 + 1);
-                let call = [u64::from_le_bytes(codes), call.bytes as u64, time(call.waited), culprit];
-                words[3..7].copy_from_slice(&call);
+                let gpu = call.gpu.map_or(0, |gpu| gpu as u64 + 1);
+                let call = [u64::from_le_bytes(codes), call.bytes as u64, time(call.waited), culprit, gpu];
+                words[3..8].copy_from_slice(&call);
             }
         }
         words
@@ -200,11 +233,18 @@ impl Record {
     pub fn from_words(words: &Words) -> Option<Record> {
         let &[begin, end, ids, codes, bytes, waited, culprit, last] = words;
         let time = |time: u64| (time != UNKNOWN).then(|| Duration::from_nanos(time));
-        let [name, step, op, dtype, transport, failed, path, _] = codes.to_le_bytes();
+        let [name, step, op, dtype, transport, failed, path, is_fold] = codes.to_le_bytes();
         let begin = time(begin)?;
         let end = time(end);
         let event = match name {
             RUN => Event::Run,
+            GPU => {
+                let [first, second] = [waited, culprit].map(u64::to_le_bytes);
+                let mut uuid = Uuid([0; 16]);
+                uuid.0[..8].copy_from_slice(&first);
+                uuid.0[8..].copy_from_slice(&second);
+                Event::Gpu(GpuRecord { ordinal: bytes as usize, uuid })
+            }
             CLOSURE => {
                 let function = Name::read([waited, culprit, last])?;
                 Event::Closure(ClosureRecord { function, number: bytes, failed: failed != 0 })
@@ -220,6 +260,8 @@ impl Record {
                 bytes: bytes as usize,
                 transport: read(transport, &Transport::ALL)?,
                 path: read(path, &Path::ALL)?,
+                gpu: last.checked_sub(1).map(|gpu| gpu as usize),
+                is_fold: is_fold != 0,
                 waited: time(waited),
                 failed: failed != 0,
                 culprit: culprit.checked_sub(1).map(|replica| replica as usize),
@@ -256,6 +298,8 @@ mod tests {
                 bytes: 1 << 40,
                 transport,
                 path,
+                gpu: path.map(|path| path as usize),
+                is_fold: path.is_some() && name == step,
                 waited,
                 failed: name != step,
                 culprit: dtype.map(|dtype| dtype as usize),
@@ -277,6 +321,7 @@ mod tests {
             Event::Closure(closure("step")),
             Event::Closure(closure("the gradients of the café of numbers")),
             Event::Request(request),
+            Event::Gpu(GpuRecord { ordinal: 300, uuid: Uuid(std::array::from_fn(|byte| 250 - 9 * byte as u8)) }),
         ];
         assert_eq!(closure("the gradients of the café of numbers").function.as_str(), "the gradients of the caf");
         for event in events.chain(others) {

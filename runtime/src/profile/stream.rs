@@ -1,12 +1,13 @@
 //! The file to which a thread writes its records.
 
-use super::{Event, Record};
+use super::{Event, GpuRecord, Record};
 use consonance_kernels::{
     os::{clock, record_file::RecordFile},
     sync::fork::Origin,
 };
 use std::{
     cell::RefCell,
+    collections::BTreeSet,
     env, fmt, io, mem,
     path::{Path, PathBuf},
     process,
@@ -51,10 +52,10 @@ impl Span {
     /// Begins a record.
     pub(crate) fn begin(replica: usize, replicas: usize, event: Event) -> Span {
         let mut record = Record { begin: Duration::ZERO, end: None, replica, replicas, event };
-        let append = |file: &mut RecordFile| {
+        let append = |open: &mut OpenFile| {
             // Only now: the file may have been another thread's, whose call ended a moment ago.
             record.begin = clock::now();
-            file.append(record.to_words())
+            open.file.append(record.to_words())
         };
         let index = with_stream(append).flatten();
         Span { record, index }
@@ -70,8 +71,19 @@ impl Span {
         let Some(index) = self.index else { return };
         self.record.end = Some(clock::now());
         self.record.event = event;
-        with_stream(|file| file.replace(index, self.record.to_words()));
+        with_stream(|open| open.file.replace(index, self.record.to_words()));
     }
+}
+
+/// Records the identity of a replica's GPU, once a file.
+pub(crate) fn name_gpu(replica: usize, replicas: usize, gpu: GpuRecord) {
+    with_stream(|open| {
+        if open.gpus.insert(gpu.ordinal) {
+            let now = clock::now();
+            let record = Record { begin: now, end: Some(now), replica, replicas, event: Event::Gpu(gpu) };
+            open.file.append(record.to_words());
+        }
+    });
 }
 
 /// The place of a thread's file.
@@ -90,6 +102,8 @@ struct OpenFile {
     /// The name of the thread.
     name: String,
     origin: Origin,
+    /// The GPUs that it has the identity of.
+    gpus: BTreeSet<usize>,
 }
 
 #[derive(Default)]
@@ -99,7 +113,7 @@ struct Files {
     has_complained: bool,
 }
 
-fn with_stream<R>(work: impl FnOnce(&mut RecordFile) -> R) -> Option<R> {
+fn with_stream<R>(work: impl FnOnce(&mut OpenFile) -> R) -> Option<R> {
     // After the thread's values were dropped nothing is recorded.
     let worked = STREAM.try_with(|stream| {
         let Slot(stream) = &mut *stream.borrow_mut();
@@ -107,7 +121,7 @@ fn with_stream<R>(work: impl FnOnce(&mut RecordFile) -> R) -> Option<R> {
             *stream = Stream::open();
         }
         match stream {
-            Stream::Open(open) if !open.origin.forked() => Some(work(&mut open.file)),
+            Stream::Open(open) if !open.origin.forked() => Some(work(open)),
             Stream::Open(_) | Stream::Unopened | Stream::Closed => None,
         }
     });
@@ -131,7 +145,7 @@ impl Stream {
         match create(folder, files.made, &name, most) {
             Ok(file) => {
                 files.made += 1;
-                Stream::Open(Box::new(OpenFile { file, name, origin: *HOME }))
+                Stream::Open(Box::new(OpenFile { file, name, origin: *HOME, gpus: BTreeSet::new() }))
             }
             Err(error) => {
                 if !mem::replace(&mut files.has_complained, true) {
