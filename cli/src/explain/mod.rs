@@ -3,8 +3,8 @@
 //! The protocol comes from the same functions that the call itself uses
 //! ([`consonance_kernels::group::plan`]), for the topology of a real group of that size
 //! (`group.rs`). `traffic.rs` counts the bytes that each protocol moves. Between hosts all calls
-//! are messages: `hosts.rs` makes the call, and counts them. `on_gpus.rs` asks the engines of ranks on
-//! GPUs.
+//! are messages: `hosts.rs` makes the call, and counts them. `on_gpus.rs` asks the engines of ranks
+//! on GPUs.
 
 mod group;
 mod hosts;

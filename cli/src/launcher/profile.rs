@@ -53,7 +53,7 @@ struct Track {
     worker: Task,
     host: usize,
     contents: Contents,
-    /// What the process did, without the identities of GPUs.
+    /// The actions of the thread, without the identities of GPUs.
     records: Vec<Record>,
     /// The identities of GPUs, by their numbers in the process.
     gpus: BTreeMap<usize, Uuid>,

@@ -31,8 +31,8 @@ pub unsafe extern "C" fn consonance_fake_configure(text: *const c_char) -> c_int
 
 /// Writes what is alive, a line each: `memory 3` for three allocations. Then come lines `call
 /// FUNCTION COUNT`, `enqueued DEVICE WORK COUNT BYTES`, `misuse …` and `fault …`. A copy is work
-/// `to_host` or `to_device`, a launch is work with the name of its kernel. Returns the number of bytes of the whole report, of
-/// which the first ones are written.
+/// `to_host` or `to_device`, a launch is work with the name of its kernel. Returns the number of
+/// bytes of the whole report, of which the first ones are written.
 ///
 /// # Safety
 /// The buffer has room for `bytes` bytes.

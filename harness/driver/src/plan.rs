@@ -11,8 +11,8 @@ use std::time::Duration;
 /// * `hang`: no stream ever begins its work.
 /// * `captures`: every stream says that it is being captured into a graph.
 /// * `devices=0`: the number of devices.
-/// * `first=3`: the number of device 0 among those of the machine, as `CUDA_VISIBLE_DEVICES` has it.
-///   The devices' UUIDs follow from it.
+/// * `first=3`: the number of device 0 among those of the machine, as `CUDA_VISIBLE_DEVICES` has
+///   it. The devices' UUIDs follow from it.
 /// * `memory=1000000`: the bytes of each device's memory.
 /// * `flip=5`: the fifth copy to the host has a wrong bit in its middle.
 /// * `seed=7`: the order in which a kernel's blocks run.

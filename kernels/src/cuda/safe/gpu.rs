@@ -61,7 +61,8 @@ pub struct Gpu {
     /// Memory that was dropped, by its bytes. Work of a later owner comes after that of an earlier
     /// one, because all of it is on the stream.
     pool: Mutex<BTreeMap<usize, Vec<DeviceMemory>>>,
-    /// Pinned memory that no copy has, of [`COPY_BYTES`](Gpu::COPY_BYTES) bytes each: as much as threads copied at once.
+    /// Pinned memory that no copy has, of [`COPY_BYTES`](Gpu::COPY_BYTES) bytes each: as much as
+    /// threads copied at once.
     pinned: Mutex<Vec<PinnedMemory>>,
 }
 
