@@ -5,7 +5,7 @@
 //!
 //! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `nodes.rs`
 //! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `worker.rs` (a process and
-//! its start), `output.rs` (the workers' output), `profile.rs` (the timeline of their calls),
+//! its start), `output.rs` (the workers' output), `profile/` (the timeline of their calls),
 //! `inbox.rs` (what workers tell the launcher), `failure.rs` (whose fault a failure is),
 //! `restart.rs` (when a worker is replaced) and `supervisor.rs`, which waits for the workers. Two
 //! threads send the supervisor events over a channel: one receives the signals of the launcher,
@@ -47,12 +47,18 @@ mod supervisor;
 pub use cluster::Node;
 pub use failure::{Failure, Unmet, WorkerState};
 pub use hosts::MAX_HOSTS;
-pub use profile::Profiled;
+pub use profile::{Others, Profiled};
 pub use task::{Role, Task};
 pub(crate) use worker::become_worker_of;
 pub use worker::{End, Ended, become_worker};
 
-use self::{cluster::Cluster, output::Feed, profile::Profile, signals::Signals, supervisor::Supervisor};
+use self::{
+    cluster::Cluster,
+    output::Feed,
+    profile::{Exchange, Profile},
+    signals::Signals,
+    supervisor::Supervisor,
+};
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::{SIGCHLD, SIGINT};
 use std::{
@@ -214,6 +220,8 @@ enum Event {
     Drained,
     /// The launcher's output takes no more; why.
     Refused(String),
+    /// A host has handed its part of the profile over.
+    HandedOver,
 }
 
 impl Launch {
@@ -230,17 +238,25 @@ impl Launch {
     pub fn run(&self) -> Result<Report, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         self.check_files()?;
-        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self.tasks(), self.of_host()));
+        let profile = self.profile.as_ref().map(|path| Profile::begin(path, self));
         let mut profile = profile.transpose().map_err(cannot("write the profile"))?;
-        // Before signals are taken over: one that ends a process ends this wait.
-        let cluster = self.cluster()?;
         let (tell, events) = mpsc::channel();
+        // Before signals are taken over: one that ends a process ends these waits.
+        let exchange = profile.as_ref().map(|profile| Exchange::begin(self, profile, tell.clone()));
+        let mut exchange = exchange.transpose()?.flatten();
+        let cluster = self.cluster()?;
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let feed = pass_on(tell).map_err(cannot("pass on output"))?;
         let mut report = Supervisor::start(self, profile.as_ref(), feed, deadline, cluster)?.supervise(&events);
+        if let (Some(exchange), Some(profile)) = (&mut exchange, &profile) {
+            exchange.hand_over(profile);
+        }
         drain(&events, self.reading(), &mut report);
-        report.profiled = profile.as_mut().map(Profile::write);
+        report.profiled = profile.as_mut().map(|profile| match exchange {
+            Some(exchange) => exchange.finish(profile, &events),
+            None => profile.write(),
+        });
         Ok(report)
     }
 
@@ -353,7 +369,7 @@ fn drain(events: &Receiver<Event>, reading: Option<Duration>, report: &mut Repor
     let until = reading.map(|reading| Instant::now() + reading);
     loop {
         match next(events, until) {
-            Some(Event::Signal(SIGCHLD)) => {}
+            Some(Event::Signal(SIGCHLD) | Event::HandedOver) => {}
             Some(Event::Refused(why)) => report.refused(&why),
             Some(Event::Signal(_) | Event::Drained) => return,
             None => return report.unread = true,

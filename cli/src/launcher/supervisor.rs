@@ -160,6 +160,8 @@ impl<'l> Supervisor<'l> {
                         self.ask();
                     }
                 }
+                // Of another host, whose workers have ended before these.
+                Some(Event::HandedOver) => {}
                 Some(Event::Drained) => unreachable!("output is passed on until `run` says that it ends"),
                 None => match self.stage {
                     Stage::Running => self.look(),
