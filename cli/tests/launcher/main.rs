@@ -5,6 +5,7 @@ mod strategies_on_hosts;
 mod hosts;
 mod mpi;
 mod nodes;
+mod profiles;
 mod reforms;
 mod replacements;
 mod roles;

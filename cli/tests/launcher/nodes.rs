@@ -70,15 +70,6 @@ fn a_named_worker_of_another_node_is_said_to_be_of_another_launch() {
 }
 
 #[test]
-fn a_profile_of_a_node_has_its_workers() {
-    let path = env::temp_dir().join(format!("consonance-node-{}.json", std::process::id()));
-    let output = node(1, &format!("--profile {}", path.display()), "true").finish();
-    let says = "consonance: the profile is empty: no worker made a call\n";
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), says));
-    std::fs::remove_file(path).expect("a profile");
-}
-
-#[test]
 fn a_node_without_an_option_is_refused() {
     for (arguments, says) in [
         ("--nodes 2 --node 2 --chief a:1", "error: invalid value '2' for '--node <I>': expected less than 2, --nodes"),
@@ -115,7 +106,7 @@ fn a_node_without_an_option_is_refused() {
 }
 
 /// Returns the address of a chief of this machine, with a port that is free.
-fn free_chief() -> String {
+pub(super) fn free_chief() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").to_string()
 }

@@ -86,8 +86,7 @@ impl Collector {
         let shared = Arc::new(shared);
         let served = shared.clone();
         thread::Builder::new().name("profile".to_owned()).spawn(move || {
-            let mut polled =
-                [PollFd::new(&ends, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+            let mut polled = [PollFd::new(&ends, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
             loop {
                 // Interrupted, or without memory: the next pass looks again.
                 if poll(&mut polled, None).is_err() {
@@ -243,5 +242,208 @@ impl Drop for Visit<'_> {
         drop(state);
         // The folder goes at the end, too.
         self.files.iter().for_each(|(_, path)| _ = fs::remove_file(path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{clocks::Nanoseconds, link::ANSWER, sender::Sender},
+        *,
+    };
+    use std::{
+        env,
+        io::Write,
+        net::{Ipv4Addr, SocketAddr, TcpStream},
+        process,
+        sync::mpsc::{self, Receiver},
+    };
+
+    const DIGEST: u128 = 77;
+
+    /// Far longer than anything here takes.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Host 0 of three hosts of two workers each.
+    struct Host0 {
+        collector: Collector,
+        address: SocketAddr,
+        folder: PathBuf,
+        told: Receiver<()>,
+    }
+
+    impl Host0 {
+        fn new(name: &str) -> Host0 {
+            let folder = env::temp_dir().join(format!("consonance-collector-{}-{name}", process::id()));
+            fs::create_dir_all(&folder).expect("a folder");
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let (tell, told) = mpsc::channel();
+            let tell = move || _ = tell.send(());
+            let collector = Collector::begin(listener, DIGEST, (3, 2), &folder, tell).expect("a thread");
+            Host0 { collector, address, folder, told }
+        }
+
+        /// Returns a connection that does not wait for ever.
+        fn link(&self) -> Link {
+            let stream = TcpStream::connect(self.address).expect("it listens");
+            let mut link = Link::over(stream).expect("a connection");
+            link.set_until(Instant::now() + LIMIT);
+            link
+        }
+
+        /// Returns a connection that has greeted as host 1.
+        fn greeted(&self) -> Link {
+            let mut link = self.link();
+            assert_eq!(link.greet(DIGEST, 1).expect("a time"), self.collector.zero());
+            link
+        }
+
+        fn names(&self) -> Vec<PathBuf> {
+            fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+        }
+    }
+
+    impl Drop for Host0 {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    /// Whether host 0 has closed a connection, and not for want of words.
+    fn is_closed(mut link: Link) -> bool {
+        let begin = Instant::now();
+        // The system resets a connection of which not all was read.
+        let is_end = matches!(link.read(&mut [0; 64]), Ok(0) | Err(_));
+        is_end && begin.elapsed() < LIMIT
+    }
+
+    #[test]
+    fn a_host_hands_over_its_files_and_its_clock() {
+        let host_0 = Host0::new("whole");
+        let sources = [(2, "a", vec![1; 100]), (3, "b", vec![]), (2, "c", vec![7; 200_000])];
+        let paths: Vec<(usize, PathBuf)> = sources
+            .iter()
+            .map(|(worker, name, bytes)| {
+                let path = host_0.folder.join(name);
+                fs::write(&path, bytes).expect("a file");
+                (*worker, path)
+            })
+            .collect();
+        let sender = Sender::begin(host_0.address, DIGEST, 1);
+        let begun = Instant::now();
+        let (tell, told) = mpsc::channel();
+        sender.hand_over(paths, move || _ = tell.send(()));
+        told.recv_timeout(LIMIT).expect("an end");
+        host_0.told.recv_timeout(LIMIT).expect("a hand-over");
+        assert_eq!((sender.known().taken, sender.waits_until(begun)), (Some(Ok(())), None));
+        assert!(host_0.collector.waits_until(Instant::now()).is_some(), "host 2 is missing");
+        assert_eq!(host_0.collector.waits_until(Instant::now() - OTHERS), None, "not for ever");
+        let (mut handed, missing) = host_0.collector.end();
+        assert_eq!(missing, [2]);
+        let Handed { clock, files } = handed.remove(&1).expect("host 1");
+        assert_eq!(clock, sender.known().clock());
+        // The two clocks are one.
+        let [offset, error, _] = clock.offset_error_and_drift().expect("compared");
+        assert!(offset.abs() <= error && error > 0, "{clock:?}");
+        let taken: Vec<(usize, Vec<u8>)> =
+            files.iter().map(|(worker, path)| (*worker, fs::read(path).expect("a file"))).collect();
+        assert_eq!(taken, sources.map(|(worker, _, bytes)| (worker, bytes)));
+    }
+
+    #[test]
+    fn other_words_are_refused_and_leave_nothing() {
+        let host_0 = Host0::new("words");
+        // Strangers, and hosts that there are not.
+        let mut garbage = host_0.link();
+        garbage.write_all(&[b'G'; 64]).expect("room");
+        assert!(is_closed(garbage));
+        drop(host_0.link());
+        for (digest, host) in [(DIGEST + 1, 1), (DIGEST, 0), (DIGEST, 3), (DIGEST, usize::MAX)] {
+            assert!(host_0.link().greet(digest, host).is_err(), "{digest} {host}");
+        }
+        let file = |worker: u64, length: u64| [&b"F"[..], &worker.to_le_bytes(), &length.to_le_bytes()].concat();
+        let end = |files: u64, count: u64, numbers: &[Nanoseconds]| {
+            let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            [&b"E"[..], &files.to_le_bytes(), &count.to_le_bytes(), &numbers].concat()
+        };
+        let (most, beyond) = (Nanoseconds::from(i64::MAX), Nanoseconds::from(i64::MAX) + 1);
+        for words in [
+            b"X".to_vec(),
+            file(0, 4),
+            file(4, 4),
+            file(u64::MAX, 4),
+            file(2, FILE + 1),
+            file(2, u64::MAX),
+            end(2, 0, &[]),
+            end(u64::MAX, 0, &[]),
+            end(1, 3, &[]),
+            end(1, u64::MAX, &[]),
+            end(1, 1, &[beyond, 0, 0]),
+            end(1, 1, &[-1, 0, 0]),
+            end(1, 1, &[0, beyond, 0]),
+            end(1, 1, &[0, Nanoseconds::MIN, 0]),
+            end(1, 1, &[0, 0, -1]),
+            end(1, 1, &[0, 0, Nanoseconds::MAX]),
+        ] {
+            let mut link = host_0.greeted();
+            link.hand(3, &[1; 10]).expect("room");
+            link.write_all(&words).expect("room");
+            assert!(is_closed(link), "{words:?}");
+        }
+        // A file that is not whole, of a launch that is killed.
+        let mut link = host_0.greeted();
+        link.write_all(&[file(2, 100), vec![1; 10]].concat()).expect("room");
+        drop(link);
+        // Absurd times are data. A second hand-over is none.
+        let (first, last) =
+            (Comparison { at: 0, offset: -most, error: most }, Comparison { at: most, offset: most, error: most });
+        let mut link = host_0.greeted();
+        link.end(0, &[first, last]).expect("an acknowledgement");
+        host_0.told.recv_timeout(LIMIT).expect("a hand-over");
+        assert!(host_0.greeted().end(0, &[]).is_err());
+        let (handed, missing) = host_0.collector.end();
+        assert_eq!((handed.len(), missing), (1, vec![2]));
+        assert!(handed[&1].files.is_empty());
+        assert!(host_0.link().greet(DIGEST, 2).and_then(|_| host_0.greeted().end(0, &[])).is_err(), "it has ended");
+        let begin = Instant::now();
+        while !host_0.names().is_empty() {
+            assert!(begin.elapsed() < LIMIT, "{:?}", host_0.names());
+            thread::yield_now();
+        }
+    }
+
+    /// Hands over to a host 0 that behaves like this. Returns the result.
+    fn handed_to(host_0: impl Fn(TcpStream) + Send + 'static) -> Option<Result<(), String>> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        // Ends after both connections.
+        thread::spawn(move || listener.incoming().take(2).flatten().for_each(host_0));
+        let sender = Sender::begin(address, DIGEST, 1);
+        assert_eq!(sender.known().clock().offset_error_and_drift(), None);
+        let (tell, told) = mpsc::channel();
+        sender.hand_over(Vec::new(), move || _ = tell.send(()));
+        told.recv_timeout(LIMIT).expect("an end");
+        sender.known().taken
+    }
+
+    #[test]
+    fn a_host_0_of_other_words_takes_nothing() {
+        assert!(matches!(handed_to(drop), Some(Err(_))));
+        let says = |bytes: &'static [u8]| {
+            move |mut stream: TcpStream| {
+                _ = stream.write_all(bytes);
+                _ = stream.read(&mut [0; 4096]);
+            }
+        };
+        for bytes in [&b"short"[..], &[255; 9], &[0; 100]] {
+            assert!(matches!(handed_to(says(bytes)), Some(Err(_))), "{bytes:?}");
+        }
+        // Nobody answers for longer than the limit on the first words.
+        let silent = |stream: TcpStream| {
+            stream.set_read_timeout(Some(3 * ANSWER)).expect("a socket");
+            while matches!((&stream).read(&mut [0; 4096]), Ok(1..)) {}
+        };
+        assert!(matches!(handed_to(silent), Some(Err(_))));
     }
 }

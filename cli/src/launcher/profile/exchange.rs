@@ -45,7 +45,8 @@ impl<'l> Exchange<'l> {
         let cannot = |source| StartError::Launcher { doing: "exchange times with other hosts", source };
         let listener = listen_anywhere().map_err(cannot)?;
         let host_0 = nodes::meet_for_profile(node, &listener, launch.timeout);
-        let host_0 = host_0.map_err(|why| StartError::Nodes { why: format!("{why}; --profile needs all hosts to have it") })?;
+        let host_0 =
+            host_0.map_err(|why| StartError::Nodes { why: format!("{why}; --profile needs all hosts to have it") })?;
         let digest = digest_of(node);
         let end = match node.node {
             0 => {

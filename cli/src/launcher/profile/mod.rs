@@ -269,7 +269,9 @@ mod tests {
     fn merged_of_hosts(workers_of_host: usize, files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
         let (process, thread) = (process::id(), std::thread::current().id());
         let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
-        let mut profile = Profile::of(path.clone(), vec![Task::worker(0), Task::worker(1)], workers_of_host, 2 / workers_of_host).unwrap();
+        let mut profile =
+            Profile::of(path.clone(), vec![Task::worker(0), Task::worker(1)], workers_of_host, 2 / workers_of_host)
+                .unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
             let mut file = RecordFile::create(&file, name, *room).unwrap();

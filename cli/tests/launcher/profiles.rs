@@ -1,0 +1,218 @@
+//! `consonance run --profile` with several hosts: one timeline of all. Where the workers form a
+//! group, this machine plays the hosts, and one of them has another clock.
+
+use super::{CONSONANCE, Gate, Launch, hosts::can_play, nodes::free_chief, strategies_on_hosts};
+use consonance::{MultiWorkerMirroredStrategy, ReduceOp};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{self, Command, Output},
+};
+
+/// Set in a worker that is a process of this program.
+const PLAYED: &str = "CONSONANCE_TEST_PROFILE";
+
+/// The calls of a replica.
+const CALLS: usize = 20;
+
+/// The seconds by which the clock of host 1 is ahead.
+const AHEAD: f64 = 5000.0;
+
+/// A path for a profile. The drop removes the file, and that of host 1 alone.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(name: &str) -> Temporary {
+        Temporary(env::temp_dir().join(format!("consonance-profiles-{}-{name}.json", process::id())))
+    }
+
+    fn of_host_1(&self) -> PathBuf {
+        self.0.with_extension("host1.json")
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(self.of_host_1());
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a profile")).expect("JSON")
+}
+
+/// Returns the offset of a host and the limit on its error, in microseconds.
+fn offset_and_error(profile: &Value, host: usize) -> [f64; 2] {
+    let about = &profile["otherData"]["hosts"][host];
+    assert_eq!(about["host"], host, "{}", profile["otherData"]);
+    ["offset_us", "error_us"].map(|key| about[key].as_f64().expect("a number"))
+}
+
+/// Returns the options of a node of two.
+fn node(node: usize, chief: &str, profile: &Temporary) -> Vec<String> {
+    let options = format!("run --nodes 2 --node {node} --chief {chief} -n 2 --timeout 60 --profile");
+    options.split(' ').map(str::to_owned).chain([profile.0.display().to_string()]).collect()
+}
+
+/// Starts a node of two, with shells as workers.
+fn shells(at: usize, chief: &str, profile: &Temporary, script: &str) -> Launch {
+    let mut command = Command::new(CONSONANCE);
+    command.args(node(at, chief, profile)).args(["--", "sh", "-c", script]);
+    Launch::of(command)
+}
+
+fn finish(launch: Launch) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = launch.finish();
+    (status.code(), text(&stderr))
+}
+
+/// Calls with the others, if this process is a worker.
+#[test]
+fn workers_with_a_profile() {
+    if env::var_os(PLAYED).is_none() {
+        return;
+    }
+    let strategy = MultiWorkerMirroredStrategy::new().expect("the workers meet");
+    for _ in 0..CALLS {
+        strategy.run(|replica| replica.all_reduce(ReduceOp::Sum, 1.0)).expect("a sum");
+    }
+}
+
+#[test]
+fn calls_of_all_hosts_overlap_although_a_clock_is_ahead() {
+    const SHIFT: [&str; 5] = ["unshare", "--time", "--monotonic", "5000", "--fork"];
+    let shifts = Command::new(SHIFT[0]).args(&SHIFT[1..]).arg("true").output();
+    if !strategies_on_hosts::can_cross() {
+        return;
+    }
+    if !shifts.is_ok_and(|output| output.status.success()) {
+        return println!("skipped: a host with another clock; the system has no namespaces of times");
+    }
+    let temporary = Temporary::new("ahead");
+    let program = env::current_exe().expect("a test");
+    let of_node = |at: usize| {
+        let options = node(at, "10.77.0.1:4000", &temporary).join(" ");
+        format!("{CONSONANCE} {options} -- {} --exact profiles::workers_with_a_profile", program.display())
+    };
+    let (first, ahead) = (of_node(0), format!("{} --kill-child {}", SHIFT.join(" "), of_node(1)));
+    let script = format!("if [ $RANK = 0 ]; then exec {first}; else exec {ahead}; fi");
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--hosts", "2", "-n", "1", "--timeout", "60", "--", "sh", "-c", &script]).env(PLAYED, "1");
+    let Output { status, stderr, .. } = Launch::of(command).finish();
+    assert_eq!((status.code(), text(&stderr).as_str()), (Some(0), ""));
+    assert!(!temporary.of_host_1().exists(), "host 0 has taken all");
+    let profile = read(&temporary.0);
+
+    assert_eq!(offset_and_error(&profile, 0), [0.0, 0.0]);
+    let [offset, error] = offset_and_error(&profile, 1);
+    assert!((offset + AHEAD * 1e6).abs() <= error, "{offset} ± {error}");
+    let mut calls = BTreeMap::<u64, Vec<[f64; 2]>>::new();
+    let mut hosts = BTreeMap::new();
+    for event in profile["traceEvents"].as_array().expect("events") {
+        if event["name"] == "process_name" {
+            let name = event["args"]["name"].as_str().expect("a name");
+            let (worker, rest) = name.split_once(" (pid ").expect("a worker");
+            hosts.insert(worker.to_owned(), rest.split_once(") on ").expect("a host").1.to_owned());
+        }
+        if event["name"] == "all_reduce" {
+            let [begin, length] = ["ts", "dur"].map(|key| event[key].as_f64().expect("a time"));
+            let replica = event["args"]["replica"].as_u64().expect("a replica");
+            calls.entry(replica).or_default().push([begin, begin + length]);
+        }
+    }
+    let expected = (0..4).map(|worker| (format!("worker {worker}"), format!("host {}", worker / 2)));
+    assert_eq!(hosts, expected.collect());
+    assert_eq!(calls.values().map(Vec::len).collect::<Vec<_>>(), [CALLS; 4]);
+    for call in 0..CALLS {
+        let last_begin = calls.values().map(|calls| calls[call][0]).fold(f64::MIN, f64::max);
+        let first_end = calls.values().map(|calls| calls[call][1]).fold(f64::MAX, f64::min);
+        assert!(last_begin <= first_end + error, "call {call}: {last_begin} after {first_end}, within {error}");
+    }
+    let times = || calls.values().flatten().flatten();
+    assert!(times().all(|&time| time >= -error), "times begin when the hosts have met: {calls:?}");
+    assert!(times().all(|&time| time < AHEAD * 1e6), "{calls:?}");
+}
+
+#[test]
+fn hosts_of_one_machine_have_its_clock() {
+    if !can_play() {
+        return;
+    }
+    let temporary = Temporary::new("played");
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--hosts", "2", "-n", "1", "--timeout", "60", "--profile"]).arg(&temporary.0);
+    command.args(["--", "true"]);
+    assert_eq!(finish(Launch::of(command)).0, Some(0));
+    let profile = read(&temporary.0);
+    assert_eq!([0, 1].map(|host| offset_and_error(&profile, host)), [[0.0; 2]; 2]);
+}
+
+#[test]
+fn host_0_writes_the_profile_of_two_nodes() {
+    let (temporary, chief) = (Temporary::new("two"), free_chief());
+    let launches = [0, 1].map(|at| shells(at, &chief, &temporary, "true"));
+    let says = "consonance: the profile is empty: no worker made a call\n";
+    assert_eq!(launches.map(finish), [(Some(0), says.to_owned()), (Some(0), String::new())]);
+    assert!(!temporary.of_host_1().exists());
+    let profile = read(&temporary.0);
+    let [offset, error] = offset_and_error(&profile, 1);
+    assert!(offset.abs() <= error, "one clock: {offset} ± {error}");
+}
+
+#[test]
+fn a_host_keeps_its_profile_if_host_0_is_gone() {
+    let (temporary, chief, gate) = (Temporary::new("apart"), free_chief(), Gate::new());
+    let mut first = shells(0, &chief, &temporary, "echo here; sleep 60");
+    let mut second = shells(1, &chief, &temporary, &format!("echo here; {}", gate.then("true")));
+    for launch in [&mut first, &mut second] {
+        assert!(launch.line().ends_with("here"), "the hosts have met");
+    }
+    // Its profile is an empty file still.
+    drop(first);
+    gate.open();
+    let (status, stderr) = finish(second);
+    let path = temporary.of_host_1();
+    let says = format!("consonance: the profile of this host alone is {}: ", path.display());
+    assert!(status == Some(0) && stderr.starts_with(&says), "{status:?}: {stderr}");
+    // It was compared with the clock of host 0 before.
+    let profile = read(&path);
+    assert_eq!(profile["otherData"]["hosts"].as_array().map(Vec::len), Some(1));
+    let about = &profile["otherData"]["hosts"][0];
+    assert!(about["host"] == 1 && about["error_us"].as_f64().is_some_and(|error| error > 0.0), "{about}");
+}
+
+#[test]
+fn host_0_writes_a_profile_without_the_calls_of_a_host_that_is_gone() {
+    let (temporary, chief, gate) = (Temporary::new("gone"), free_chief(), Gate::new());
+    let mut first = shells(0, &chief, &temporary, &format!("echo here; {}", gate.then("true")));
+    let mut second = shells(1, &chief, &temporary, "echo here; sleep 60");
+    for launch in [&mut first, &mut second] {
+        assert!(launch.line().ends_with("here"), "the hosts have met");
+    }
+    drop(second);
+    gate.open();
+    let (status, stderr) = finish(first);
+    let says = "consonance: the profile lacks the calls of host 1, ";
+    assert!(status == Some(0) && stderr.starts_with(says), "{status:?}: {stderr}");
+    assert_eq!(read(&temporary.0)["otherData"]["hosts"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_host_without_a_profile_is_not_met() {
+    let (temporary, chief) = (Temporary::new("without"), free_chief());
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--nodes", "2", "--node", "0", "--chief", &chief, "-n", "2", "--timeout", "1"]);
+    command.arg("--profile").arg(&temporary.0).args(["--", "echo", "started"]);
+    let Output { status, stdout, stderr } = Launch::of(command).finish();
+    let says = "consonance: --nodes: the launches of the other hosts were not met: ";
+    assert_eq!((status.code(), text(&stdout).as_str()), (Some(125), ""));
+    assert!(text(&stderr).lines().any(|line| line.starts_with(says)), "{}", text(&stderr));
+    assert!(!temporary.0.exists());
+}
