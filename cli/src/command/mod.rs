@@ -187,7 +187,8 @@ struct Run {
     /// replacement can be started by hand
     #[arg(long)]
     print_environment: bool,
-    /// Write a timeline of all workers' calls to this file, for https://ui.perfetto.dev
+    /// Write a timeline of all workers' calls to this file, for https://ui.perfetto.dev. With
+    /// --nodes all hosts need this option, and host 0 writes the calls of all
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// The program and its arguments
