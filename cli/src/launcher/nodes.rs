@@ -8,7 +8,7 @@ use super::cluster::Node;
 use consonance_kernels::{
     bootstrap::Waiting,
     digest::digest,
-    hosts::{Claim, NotMet, listen_anywhere, listen_at, look_up, serve},
+    hosts::{Claim, NotMet, Serving, listen_anywhere, listen_at, look_up, serve},
 };
 use std::{
     io,
@@ -64,8 +64,8 @@ fn table(
     let words = |NotMet { problem, .. }: NotMet| problem;
     let deadline = Instant::now() + limit.unwrap_or(MEETS).min(MEETS);
     let digest = u128::from(digest(&format!("{purpose} {}", node.job.as_deref().unwrap_or_default())));
-    // The service ends after the last answer, if not before.
-    let _serving = match node.node {
+    // The service ends after the last answer, and at the latest with this.
+    let serving = match node.node {
         0 => {
             let listener = listen_at(&node.chief, deadline).map_err(words)?;
             Some(serve(listener, digest, deadline).map_err(|error| format!("cannot serve addresses: {error}"))?)
@@ -97,7 +97,10 @@ fn table(
         let threads: Result<Vec<_>, String> = listeners.iter().enumerate().map(look_up).collect();
         threads?.into_iter().map(|thread| thread.join().expect("a look-up does not panic")).collect()
     });
-    Ok(tables?.pop().unwrap_or_default())
+    let table = tables?.pop().unwrap_or_default();
+    // Then the address is free for a next meeting, and for worker 0.
+    serving.map(Serving::join);
+    Ok(table)
 }
 
 /// Listens at so many free ports: those after the chief's and the one for torch's store, if they

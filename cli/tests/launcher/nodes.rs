@@ -106,7 +106,7 @@ fn a_node_without_an_option_is_refused() {
 }
 
 /// Returns the address of a chief of this machine, with a port that is free.
-pub(super) fn free_chief() -> String {
+fn free_chief() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").to_string()
 }

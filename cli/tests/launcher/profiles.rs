@@ -1,7 +1,7 @@
 //! `consonance run --profile` with several hosts: one timeline of all. Where the workers form a
 //! group, this machine plays the hosts, and one of them has another clock.
 
-use super::{CONSONANCE, Gate, Launch, hosts::can_play, nodes::free_chief, strategies_on_hosts};
+use super::{CONSONANCE, Gate, Launch, hosts::can_play, strategies_on_hosts};
 use consonance::{MultiWorkerMirroredStrategy, ReduceOp};
 use serde_json::Value;
 use std::{
@@ -9,6 +9,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{self, Command, Output},
+    sync::atomic::{AtomicU8, Ordering},
 };
 
 /// Set in a worker that is a process of this program.
@@ -38,6 +39,14 @@ impl Drop for Temporary {
         let _ = fs::remove_file(&self.0);
         let _ = fs::remove_file(self.of_host_1());
     }
+}
+
+/// Returns the address of a chief that no other launch has, though its port may be free for a while:
+/// all addresses of the loopback are of this machine.
+fn free_chief() -> String {
+    static CHIEFS: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = process::id().to_be_bytes();
+    format!("127.{}.{low}.{}:4000", 64 + high % 64, CHIEFS.fetch_add(1, Ordering::Relaxed))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -164,6 +173,22 @@ fn host_0_writes_the_profile_of_two_nodes() {
     let profile = read(&temporary.0);
     let [offset, error] = offset_and_error(&profile, 1);
     assert!(offset.abs() <= error, "one clock: {offset} ± {error}");
+}
+
+/// Such launches meet twice, at one address.
+#[test]
+fn nodes_replacing_workers_have_a_profile() {
+    for round in 0..5 {
+        let (temporary, chief) = (Temporary::new(&format!("twice-{round}")), free_chief());
+        let launches = [0, 1].map(|at| {
+            let mut command = Command::new(CONSONANCE);
+            command.args(node(at, &chief, &temporary)).args(["--max-restarts", "1", "--", "true"]);
+            Launch::of(command)
+        });
+        let ended = launches.map(finish);
+        assert_eq!(ended.each_ref().map(|(status, _)| *status), [Some(0); 2], "{ended:?}");
+        assert!(temporary.0.exists() && !temporary.of_host_1().exists());
+    }
 }
 
 #[test]

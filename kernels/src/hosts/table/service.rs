@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -23,11 +23,23 @@ const NEWS: Duration = Duration::from_secs(1);
 
 /// A service of a table. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Serving(Arc<OwnedFd>);
+pub struct Serving {
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Waits for the end of a service of which this process has got the table, so that the address
+    /// is free. The service only sends it to the others, and waits for none.
+    pub fn join(mut self) {
+        // A panic of the service is none of its caller.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
     }
 }
 
@@ -41,8 +53,8 @@ pub fn serve(listener: TcpListener, digest: u128, until: Instant) -> io::Result<
     let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let now = Instant::now();
     let service = Service { listener, end: end.clone(), digest, callers: Vec::new(), told: now, accepts: now };
-    thread::Builder::new().name("consonance-table".to_owned()).spawn(move || service.run(until))?;
-    Ok(Serving(end))
+    let thread = thread::Builder::new().name("consonance-table".to_owned()).spawn(move || service.run(until))?;
+    Ok(Serving { end, thread: Some(thread) })
 }
 
 /// Listens at an address that other hosts know, `host:port`.
