@@ -301,6 +301,46 @@ mod tests {
         }
     }
 
+    /// The files of the second host come from its launch, and its clock is 5 µs behind.
+    #[test]
+    fn times_of_another_host_are_corrected() {
+        let path = env::temp_dir().join(format!("consonance-hosts-{}.json", process::id()));
+        let mut profile = Profile::of(path.clone(), vec![Task::worker(0)], 1, 2).unwrap();
+        let other = profile.folder.join("other");
+        for (path, begin) in [(profile.folder(0).join(format!("0.{EXTENSION}")), 21_000), (other.clone(), 16_000)] {
+            let mut file = RecordFile::create(&path, "main", 9).unwrap();
+            file.append(run(begin, Some(begin + 2000), 0).to_words());
+        }
+        let compared = clocks::Comparison { at: 9000, offset: 5000, error: 70 };
+        let clocks = [Clock::of_host_0(), Clock::of(Some(compared), None)];
+        let gathered = Gathered {
+            clocks: clocks.into_iter().enumerate().collect(),
+            zero: Some(20_000),
+            files: vec![(Task::worker(1), other)],
+            others: Others::Missing { hosts: vec![2] },
+        };
+        let profiled = profile.write_with(gathered).unwrap();
+        assert_eq!(profiled, Profiled { slices: 2, dropped: 0, others: Others::Missing { hosts: vec![2] } });
+        let json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).expect("JSON");
+        fs::remove_file(&path).unwrap();
+        let about = |host: usize, offset: f64, error: f64| json!({ "host": host, "offset_us": offset, "error_us": error, "drift_us": 0.0 });
+        assert_eq!(json["otherData"]["hosts"], json!([about(0, 0.0, 0.0), about(1, 5.0, 0.07)]));
+        let events = json["traceEvents"].as_array().unwrap();
+        let of = |name: &'static str| events.iter().filter(move |event| event["name"] == name);
+        let times: Vec<[f64; 2]> = of("run").map(|run| ["ts", "dur"].map(|key| run[key].as_f64().unwrap())).collect();
+        assert_eq!(times, [[1.0, 2.0]; 2]);
+        let names: Vec<&Value> = of("process_name").map(|event| &event["args"]["name"]).collect();
+        let id = process::id();
+        assert_eq!(names, [0, 1].map(|host| format!("worker {host} (pid {id}) on host {host}")).each_ref());
+    }
+
+    #[test]
+    fn the_file_of_a_host_alone_has_its_number() {
+        for (path, of_host) in [("a/out.json", "a/out.host3.json"), ("a.b/out", "a.b/out.host3")] {
+            assert_eq!(of_host_alone(Path::new(path), 3), Path::new(of_host));
+        }
+    }
+
     #[test]
     fn a_track_has_names_and_slices_from_the_first_record_on() {
         let (profiled, json) = merged(&[
