@@ -1,6 +1,6 @@
 //! The meeting of the launches of one program on several hosts: each tells the others at which
-//! addresses its workers listen, or the launch itself. So a process in the place of a lost one finds
-//! the others, and they find it; and launches find that of host 0, for one timeline of all.
+//! addresses its workers listen, or the launch itself. So a process in the place of a lost one
+//! finds the others, and they find it; and launches find that of host 0, for one timeline of all.
 //!
 //! The first launch serves a table of addresses at that of the chief. It ends once all have it.
 

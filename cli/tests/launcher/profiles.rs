@@ -41,8 +41,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Returns the address of a chief that no other launch has, though its port may be free for a while:
-/// all addresses of the loopback are of this machine.
+/// Returns the address of a chief that no other launch has, although nobody listens there for a
+/// while. All addresses of the loopback are of this machine.
 fn free_chief() -> String {
     static CHIEFS: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = process::id().to_be_bytes();
@@ -214,7 +214,7 @@ fn a_host_keeps_its_profile_if_host_0_is_gone() {
 }
 
 #[test]
-fn host_0_writes_a_profile_without_the_calls_of_a_host_that_is_gone() {
+fn host_0_writes_a_profile_without_the_calls_of_a_lost_host() {
     let (temporary, chief, gate) = (Temporary::new("gone"), free_chief(), Gate::new());
     let mut first = shells(0, &chief, &temporary, &format!("echo here; {}", gate.then("true")));
     let mut second = shells(1, &chief, &temporary, "echo here; sleep 60");

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_change_of_a_clock_that_slept_is_in_the_error() {
+    fn the_sleep_of_a_host_is_in_the_error() {
         let first = Comparison { at: 0, offset: 0, error: 10 };
         let last = Comparison { at: SECOND, offset: -60 * SECOND, error: 10 };
         let clock = Clock::of(Some(first), Some(last));

@@ -63,7 +63,7 @@ impl<'l> Exchange<'l> {
     pub(in crate::launcher) fn hand_over(&mut self, profile: &Profile) {
         self.ended = Instant::now();
         let End::Sends(sender) = &self.end else { return };
-        // What cannot be read now is an error when the profile is written.
+        // A folder that cannot be read now is an error when the profile is written.
         let of = |worker| profile.files(worker).unwrap_or_default().into_iter().map(move |path| (worker, path));
         let files = profile.workers.iter().flat_map(|worker| of(worker.index)).collect();
         let tell = self.tell.clone();

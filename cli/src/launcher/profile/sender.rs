@@ -26,7 +26,7 @@ pub(super) struct Sender {
     known: Arc<Mutex<Known>>,
 }
 
-/// What the launch knows of host 0.
+/// The launch's knowledge of host 0.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// The time at which the timeline begins, by the clock of host 0.

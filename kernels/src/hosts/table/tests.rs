@@ -52,6 +52,23 @@ fn all_ranks_get_the_addresses_of_all() {
 }
 
 #[test]
+fn the_address_of_a_joined_service_is_free_at_once() {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.{}.{low}.1:4000", 128 + high % 64);
+    for _ in 0..100 {
+        let listener = listen_at(&address, Instant::now() + LONG).expect("nobody listens there");
+        let serving = serve(listener, 7, Instant::now() + LONG).expect("a thread starts");
+        thread::scope(|scope| {
+            let other = scope.spawn(|| ask_for(&address, &claim(1, 2), LONG));
+            assert_eq!(ask_for(&address, &claim(0, 2), LONG).expect("a table").len(), 2);
+            serving.join();
+            drop(listen_at(&address, Instant::now() + LONG).expect("the service has ended"));
+            assert_eq!(other.join().expect("no panic").expect("a table").len(), 2);
+        });
+    }
+}
+
+#[test]
 fn a_table_is_found_later_and_behind_other_addresses() {
     let listeners = [0; 3].map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free"));
     let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("it is bound").to_string());
