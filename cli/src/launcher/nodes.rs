@@ -8,7 +8,7 @@ use super::cluster::Node;
 use consonance_kernels::{
     bootstrap::Waiting,
     digest::digest,
-    hosts::{Claim, NotMet, Serving, listen_anywhere, listen_at, look_up, serve},
+    hosts::{Claim, NotMet, listen_anywhere, listen_at, look_up, serve},
 };
 use std::{
     io,
@@ -99,7 +99,9 @@ fn table(
     });
     let table = tables?.pop().unwrap_or_default();
     // Then the address is free for a next meeting, and for worker 0.
-    serving.map(Serving::join);
+    if let Some(serving) = serving {
+        serving.join();
+    }
     Ok(table)
 }
 
