@@ -1,8 +1,8 @@
 //! `consonance tune`: sets the knobs that files have to what is fastest on this machine.
 //!
 //! `work.rs` says which calls show the effect of a knob. `trial.rs` makes such calls, in turn with
-//! several values. `all.rs` compares the choice of the machine with all pipelines. `values.rs` shows
-//! the values of all knobs, for other subcommands, too.
+//! several values. `all.rs` compares the choice of the machine with all pipelines. `values.rs`
+//! shows the values of all knobs, for other subcommands, too.
 
 mod all;
 mod values;
