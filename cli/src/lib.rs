@@ -11,6 +11,7 @@
 mod command;
 mod executable;
 mod subprocess;
+mod writable;
 pub mod launcher;
 pub mod bench;
 pub mod explain;

@@ -9,8 +9,8 @@
 //! to write them. The bench's rows of the limit, this table and `consonance explain` all measure
 //! them so.
 //!
-//! The last rows are the times by which a group of two processes chooses how it moves data: of each
-//! value of a knob, in the measurement that every program makes.
+//! The last rows are the times by which a process chooses how it copies its own data, and a group of
+//! two how it moves data: of each value of a knob, in the measurement that every program makes.
 
 pub(crate) use super::group::cores;
 
@@ -84,7 +84,7 @@ pub enum What {
     Sum(usize),
     /// Moves a cache line from one core to another and back.
     RoundTrip,
-    /// Moves data between two ranks with this value of a knob.
+    /// Moves data with this value of a knob.
     Choice(&'static str, tuning::Value),
 }
 
@@ -170,7 +170,9 @@ pub fn limits(
     choose_pipelines().map_err(io::Error::other)?;
     for trial in settled().map_err(io::Error::other)?.trials {
         let (what, time_us_median) = (What::Choice(trial.knob, trial.value), trial.time.as_secs_f64() * 1e6);
-        limit(Limit { what, threads: 2, bytes: trial.bytes, time_us_median });
+        // A rank copies its own data alone.
+        let threads = if trial.knob == "own" { 1 } else { 2 };
+        limit(Limit { what, threads, bytes: trial.bytes, time_us_median });
     }
     Ok(())
 }

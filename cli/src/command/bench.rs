@@ -1,6 +1,6 @@
 //! `consonance bench`.
 
-use super::{Problem, number, output::Show, terminal, writable};
+use super::{Problem, number, output::Show, terminal};
 use crate::{
     bench::{
         Bench, BenchError, Memory, Rival, Row, Step, Table, Transport,
@@ -12,6 +12,7 @@ use crate::{
         strategies::{self, strategies},
     },
     doctor::machine::processor_name,
+    writable::writable,
 };
 use clap::{Args, Subcommand};
 use consonance::{DType, ReduceOp};

@@ -28,12 +28,10 @@ use consonance::ClusterSpec;
 use consonance_harness::counted_calls::COUNTED;
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
-    io,
     num::NonZeroUsize,
     ops::RangeInclusive,
     panic,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{self, ExitCode},
     time::Duration,
 };
@@ -393,15 +391,6 @@ fn number<T: TryFrom<usize>>(
             (least, usize::MAX) => format!("expected a whole number of at least {least}"),
             (least, most) => format!("expected a whole number from {least} to {most}"),
         })
-    }
-}
-
-/// Checks that a file can be written, and leaves it as it is: a command that fails has nothing to
-/// replace it. Returns the open file.
-fn writable(path: &Path) -> io::Result<File> {
-    match File::create_new(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().append(true).open(path),
-        file => file.and_then(|file| fs::remove_file(path).map(|()| file)),
     }
 }
 

@@ -1,7 +1,10 @@
 //! `consonance tune`.
 
-use super::{time, writable};
-use crate::tune::{Class, Gain, LIMIT, compare_all, tune};
+use super::time;
+use crate::{
+    tune::{Class, Gain, LIMIT, compare_all, tune},
+    writable::writable,
+};
 use consonance_kernels::tuning::{Knob, Tuning, VARIABLE, to_text};
 use std::{
     fs, io,

@@ -245,6 +245,7 @@ impl Launch {
         let exchange = profile.as_ref().map(|profile| Exchange::begin(self, profile, tell.clone()));
         let mut exchange = exchange.transpose()?.flatten();
         let cluster = self.cluster()?;
+        profile.as_ref().map_or(Ok(()), Profile::make_folders).map_err(cannot("write the profile"))?;
         let _signals = Signals::listen(tell.clone()).map_err(cannot("listen to signals"))?;
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let feed = pass_on(tell).map_err(cannot("pass on output"))?;
@@ -308,7 +309,10 @@ impl Launch {
         let workers = self.size();
         let of_hosts = hosts::FILES_OF_HOST.saturating_mul(self.hosts.map_or(0, NonZeroUsize::get));
         let of_workers = FILES_OF_WORKER.saturating_mul(workers.saturating_add(self.max_restarts));
-        let needed = Cluster::files(workers).max(of_workers).saturating_add(of_hosts).saturating_add(FILES_OF_LAUNCHER);
+        let of_profile =
+            self.profile.as_ref().and(self.node.as_ref()).map_or(0, |node| profile::files(node.nodes.get()));
+        let others = [of_hosts, of_profile, FILES_OF_LAUNCHER].into_iter().fold(0, usize::saturating_add);
+        let needed = Cluster::files(workers).max(of_workers).saturating_add(others);
         match getrlimit(Resource::Nofile).current.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)) {
             Some(limit) if limit < needed => Err(StartError::Files { workers, needed, limit }),
             _ => Ok(()),

@@ -6,7 +6,7 @@ use consonance::{
     profile::{EXTENSION, Event, Record, VARIABLE},
 };
 use consonance_kernels::{cuda::Uuid, os::record_file};
-use std::{env, fs, process};
+use std::{env, fs, path::Path, process};
 
 /// Calls of two replicas on GPU 0, and of one on GPU 1 beside a processor.
 fn calls() {
@@ -26,17 +26,31 @@ fn calls() {
     mixed.expect("calls of two replicas");
 }
 
+/// A folder that the drop removes.
+struct Folder<'f>(&'f Path);
+
+impl Folder<'_> {
+    fn new(path: &Path) -> Folder<'_> {
+        fs::create_dir_all(path).expect("a folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.0);
+    }
+}
+
 #[test]
 fn calls_on_gpus_are_recorded_with_their_uuids() {
+    let is_parent = env::var_os(VARIABLE).is_none() && env::var_os("CONSONANCE_CUDA_DRIVER").is_none();
     let folder = env::temp_dir().join(format!("consonance-profile-of-gpus-{}", process::id()));
-    let is_parent = env::var_os(VARIABLE).is_none();
-    if is_parent {
-        fs::create_dir_all(&folder).expect("a folder");
-    }
+    let _removed = is_parent.then(|| Folder::new(&folder));
     let variables = [(VARIABLE, folder.as_os_str())];
     let test = "profiles::calls_on_gpus_are_recorded_with_their_uuids";
     on_a_driver_with(test, "devices=2 first=4", &variables, calls);
-    if !is_parent || env::var_os("CONSONANCE_CUDA_DRIVER").is_some() {
+    if !is_parent {
         return;
     }
     let mut found = Vec::new();
@@ -56,7 +70,6 @@ fn calls_on_gpus_are_recorded_with_their_uuids() {
             }
         }
     }
-    fs::remove_dir_all(&folder).expect("the folder");
     found.sort_unstable();
     let mut expected = vec![(0, "all_reduce", Some(5), false, true), (1, "all_reduce", None, false, true)];
     for replica in [0, 1] {

@@ -63,7 +63,7 @@ pub struct Trial {
     pub knob: &'static str,
     /// The value.
     pub value: Value,
-    /// The bytes that moved.
+    /// The bytes of a rank's data in each of the calls that take this time together.
     pub bytes: usize,
     /// The median time.
     pub time: Duration,

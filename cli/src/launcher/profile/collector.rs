@@ -4,7 +4,7 @@ use super::{
     clocks::{Clock, Comparison, Nanoseconds},
     link::{COUNT, FILE, FILES, Link, Request, TRANSFER, now},
 };
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -23,6 +23,15 @@ pub(super) const OTHERS: Duration = Duration::from_secs(10);
 
 /// The limit on the connections at a time beside one of each host.
 const STRANGERS: usize = 16;
+
+/// The pause after a connection that the system could not give.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Returns the number of files that a collector of so many hosts has open: each connection, and a
+/// file that comes over it.
+pub(in crate::launcher) fn files(hosts: usize) -> usize {
+    hosts.saturating_add(STRANGERS).saturating_mul(2)
+}
 
 /// The limit on the comparisons of a host.
 const COMPARISONS: u64 = 2;
@@ -52,7 +61,7 @@ struct Shared {
     /// The time at which the timeline begins.
     zero: u64,
     state: Mutex<State>,
-    /// Called after each hand-over.
+    /// Called after each hand-over, also after one that broke.
     tell: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -93,8 +102,13 @@ impl Collector {
                     thread::yield_now();
                 } else if !polled[0].revents().is_empty() {
                     return;
-                } else if let Ok((stream, _)) = listener.accept() {
-                    Shared::take(&served, Link::over(stream));
+                } else {
+                    match listener.accept() {
+                        Ok((stream, _)) => Shared::take(&served, Link::over(stream)),
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        // Without files or memory the connection waits, and so does this thread.
+                        Err(_) => _ = poll(&mut polled[..1], Some(&PAUSE)),
+                    }
                 }
             }
         })?;
@@ -143,8 +157,10 @@ impl Shared {
             let mut visit = Visit { shared: &shared, host: 0, is_busy: false, files: Vec::new(), bytes: 0 };
             // The other end learns of an error by the end of the connection.
             let has_handed = visit.serve(link).is_ok();
+            let was_busy = visit.is_busy;
             drop(visit);
-            if has_handed {
+            // The launcher waits no longer for a host whose hand-over broke.
+            if has_handed || was_busy {
                 (shared.tell)();
             }
         });
@@ -227,9 +243,10 @@ impl Visit<'_> {
             }
             let clock = Clock::of(compared.first().copied(), compared.get(1).copied());
             state.handed.insert(self.host, Handed { clock, files: std::mem::take(&mut self.files) });
+            // The launch keeps a file of its own if it does not hear this. Behind the lock, because
+            // this process may end once it has the hand-overs of all.
+            let _ = link.acknowledge();
         }
-        // The launch keeps a file of its own if it does not hear this.
-        let _ = link.acknowledge();
         Ok(())
     }
 }
@@ -310,12 +327,14 @@ mod tests {
         }
     }
 
-    /// Whether host 0 has closed a connection, and not for want of words.
+    /// Whether host 0 closes a connection, and not for want of words.
     fn is_closed(mut link: Link) -> bool {
-        let begin = Instant::now();
-        // The system resets a connection of which not all was read.
-        let is_end = matches!(link.read(&mut [0; 64]), Ok(0) | Err(_));
-        is_end && begin.elapsed() < LIMIT
+        link.set_until(Instant::now() + TRANSFER / 2);
+        match link.read(&mut [0; 64]) {
+            Ok(bytes) => bytes == 0,
+            // The system resets a connection of which not all was read.
+            Err(error) => error.kind() != ErrorKind::TimedOut,
+        }
     }
 
     #[test]
@@ -390,11 +409,13 @@ mod tests {
             link.hand(3, &[1; 10]).expect("room");
             link.write_all(&words).expect("room");
             assert!(is_closed(link), "{words:?}");
+            host_0.told.recv_timeout(LIMIT).expect("the launcher waits no longer for it");
         }
         // A file that is not whole, of a launch that is killed.
         let mut link = host_0.greeted();
         link.write_all(&[file(2, 100), vec![1; 10]].concat()).expect("room");
         drop(link);
+        host_0.told.recv_timeout(LIMIT).expect("the launcher waits no longer for it");
         // Absurd times are data. A second hand-over is none.
         let (first, last) =
             (Comparison { at: 0, offset: -most, error: most }, Comparison { at: most, offset: most, error: most });

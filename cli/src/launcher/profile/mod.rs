@@ -17,6 +17,7 @@ mod collector;
 mod sender;
 mod exchange;
 
+pub(super) use collector::files;
 pub(super) use exchange::Exchange;
 
 use self::{
@@ -24,10 +25,11 @@ use self::{
     timeline::{Clocks, Count},
 };
 use super::{Launch, task::Task};
+use crate::writable::writable;
 use consonance::profile::EXTENSION;
 use std::{
     env, fmt,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufWriter, Write},
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -38,9 +40,6 @@ use std::{
 /// A profile of a launch. Dropping it removes the workers' files.
 pub(super) struct Profile {
     path: PathBuf,
-    file: File,
-    /// Whether the file is of this launch, and has no profile yet.
-    is_new: bool,
     /// The workers of the launch.
     workers: Vec<Task>,
     /// The number of workers of each host.
@@ -94,7 +93,7 @@ struct Gathered {
 }
 
 impl Profile {
-    /// Prepares a profile of a launch. Everything that can be refused is refused now.
+    /// Prepares a profile of a launch. A file that cannot be written is refused now.
     pub(super) fn begin(path: &Path, launch: &Launch) -> io::Result<Profile> {
         let (workers, of_host) = (launch.tasks(), launch.of_host());
         let path = match launch.node.as_ref().map_or(0, |node| node.node) {
@@ -106,17 +105,15 @@ impl Profile {
     }
 
     fn of(path: PathBuf, workers: Vec<Task>, workers_of_host: usize, hosts: usize) -> io::Result<Profile> {
-        let is_new = !path.exists();
-        // The old content of the file stays until there is a new profile.
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        writable(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let folder = env::temp_dir().join(format!("consonance-profile-{}-{}", process::id(), now.as_nanos()));
-        let profile = Profile { path, file, is_new, workers, workers_of_host, hosts, folder };
-        for worker in &profile.workers {
-            fs::create_dir_all(profile.folder(worker.index))?;
-        }
-        Ok(profile)
+        Ok(Profile { path, workers, workers_of_host, hosts, folder })
+    }
+
+    /// Makes the workers' folders. A signal that ends this process before leaves nothing.
+    pub(super) fn make_folders(&self) -> io::Result<()> {
+        self.workers.iter().try_for_each(|worker| fs::create_dir_all(self.folder(worker.index)))
     }
 
     /// Returns the value of the variable for a worker.
@@ -161,11 +158,13 @@ impl Profile {
             add(of_worker[0].0, &paths)?;
         }
         let Count { slices, dropped } = match others {
-            Others::HandedOver => timeline::count(&tracks),
+            Others::HandedOver => {
+                // A file of an earlier launch, if there is one.
+                let _ = fs::remove_file(&self.path);
+                timeline::count(&tracks)
+            }
             Others::Merged | Others::Missing { .. } | Others::Apart { .. } => {
-                self.file.set_len(0)?;
-                self.is_new = false;
-                let mut out = BufWriter::new(&self.file);
+                let mut out = BufWriter::new(File::create(&self.path)?);
                 let count = timeline::write(&tracks, &clocks, zero, &mut out)?;
                 out.flush()?;
                 count
@@ -177,11 +176,8 @@ impl Profile {
 
 impl Drop for Profile {
     fn drop(&mut self) {
-        // Nothing else can be done about either.
+        // Nothing else can be done about it.
         let _ = fs::remove_dir_all(&self.folder);
-        if self.is_new {
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 
@@ -272,6 +268,7 @@ mod tests {
         let mut profile =
             Profile::of(path.clone(), vec![Task::worker(0), Task::worker(1)], workers_of_host, 2 / workers_of_host)
                 .unwrap();
+        profile.make_folders().unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
             let file = profile.folder(*worker).join(format!("{index}.{EXTENSION}"));
             let mut file = RecordFile::create(&file, name, *room).unwrap();
@@ -298,6 +295,10 @@ mod tests {
             let events = json["traceEvents"].as_array().unwrap();
             let ids: BTreeSet<Option<u64>> = events.iter().map(|event| event["pid"].as_u64()).collect();
             assert_eq!(ids.len(), expected, "{ids:?}");
+            assert!(
+                ids.iter().all(|id| id.is_some_and(|id| id <= u32::MAX.into())),
+                "Perfetto takes no others: {ids:?}"
+            );
         }
     }
 

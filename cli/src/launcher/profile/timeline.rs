@@ -13,12 +13,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Write},
+    mem,
     path::PathBuf,
     time::Duration,
 };
 
-/// A number above all process ids.
-const BEYOND_IDS: u64 = 1 << 32;
+/// A number above all process ids. Perfetto takes ids of processes below 2^32, which those of 256
+/// hosts are.
+const BEYOND_IDS: u64 = 1 << 22;
 
 /// The clocks of the hosts, by their numbers. There are none if there is one host.
 pub(super) type Clocks = BTreeMap<usize, Clock>;
@@ -41,9 +43,9 @@ pub(super) fn tracks_of(paths: &[PathBuf], worker: Task, host: usize, clocks: &C
     let mut tracks = Vec::new();
     for path in paths {
         // A process that was killed while it created the file has left no header.
-        let Some(contents) = record_file::read(&fs::read(path)?) else { continue };
+        let Some(mut contents) = record_file::read(&fs::read(path)?) else { continue };
         let (mut records, mut gpus) = (Vec::new(), BTreeMap::new());
-        for record in contents.records.iter().filter_map(Record::from_words) {
+        for record in mem::take(&mut contents.records).iter().filter_map(Record::from_words) {
             match record.event {
                 Event::Gpu(GpuRecord { ordinal, uuid }) => _ = gpus.insert(ordinal, uuid),
                 Event::Run | Event::Call(_) | Event::Closure(_) | Event::Request(_) => records.push(record),

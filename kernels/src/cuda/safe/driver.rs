@@ -49,7 +49,7 @@ struct Inner {
 }
 
 /// The identity of a GPU on all machines and in all processes, which number GPUs differently. It is
-/// printed as `nvidia-smi -L` prints it; that of an instance of MIG is the instance's own.
+/// printed as `nvidia-smi -L` prints it. An instance of MIG has its own, also after `GPU-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
