@@ -9,8 +9,8 @@
 //! to write them. The bench's rows of the limit, this table and `consonance explain` all measure
 //! them so.
 //!
-//! The last rows are the times by which a process chooses how it copies its own data, and a group of
-//! two how it moves data: of each value of a knob, in the measurement that every program makes.
+//! The last rows are the times by which a process chooses how it copies its own data, and a group
+//! of two how it moves data: of each value of a knob, in the measurement that every program makes.
 
 pub(crate) use super::group::cores;
 

@@ -307,6 +307,7 @@ mod tests {
     fn times_of_another_host_are_corrected() {
         let path = env::temp_dir().join(format!("consonance-hosts-{}.json", process::id()));
         let mut profile = Profile::of(path.clone(), vec![Task::worker(0)], 1, 2).unwrap();
+        profile.make_folders().unwrap();
         let other = profile.folder.join("other");
         for (path, begin) in [(profile.folder(0).join(format!("0.{EXTENSION}")), 21_000), (other.clone(), 16_000)] {
             let mut file = RecordFile::create(&path, "main", 9).unwrap();
