@@ -345,7 +345,13 @@ impl Topology {
     /// and so do the results of a divided step, on pages of their own. If only some ranks have such
     /// data, all use the protocol of `in_heap: false`; if not all ranks can read the others'
     /// memory, they use that of `reads: false`.
+    #[inline]
     pub fn protocol(&self, step: StepKind, bytes: usize, in_heap: bool) -> Protocol {
+        self.protocol_in(tuning::current(), step, bytes, in_heap)
+    }
+
+    /// Returns the protocol in a process with these knobs. It is a pure function.
+    fn protocol_in(&self, process: &Tuning, step: StepKind, bytes: usize, in_heap: bool) -> Protocol {
         let Some(slot_bytes) = self.slot_bytes else {
             return if matches!(step, StepKind::Exchange | StepKind::Message) {
                 Protocol::Inline
@@ -358,9 +364,9 @@ impl Topology {
         let Tuning { one_shot_bytes, root_one_shot_bytes, in_place_bytes, .. } = *self.tuning;
         let one_shot_bytes = if is_to_root && self.returns(step) { root_one_shot_bytes } else { one_shot_bytes };
         let one_shot_bytes = (one_shot_bytes / self.ranks).min(slot_bytes / 4);
-        let read_bytes = least_read(tuning::current().read_bytes, slot_bytes);
-        let far_bytes = least_read(tuning::current().far_bytes, slot_bytes);
-        let reads_one_way = |of: Chunking| of.readers == Readers::OneWay && tuning::current().far == Pipeline::Read;
+        let read_bytes = least_read(process.read_bytes, slot_bytes);
+        let far_bytes = least_read(process.far_bytes, slot_bytes);
+        let reads_one_way = |of: Chunking| of.readers == Readers::OneWay && process.far == Pipeline::Read;
         let in_heap = in_heap && bytes > in_place_bytes;
         match step {
             StepKind::Exchange => Protocol::Inline,
@@ -384,7 +390,8 @@ impl Topology {
                 // In place a rank writes its block, which no other rank may read.
                 let blocks = if is_even { self.ranks } else { 1 };
                 let topology = Topology { reads: self.reads && is_even, ..*self };
-                topology.protocol(StepKind::Published(Chunking::blocks(blocks, bytes)), bytes, in_heap && is_even)
+                let step = StepKind::Published(Chunking::blocks(blocks, bytes));
+                topology.protocol_in(process, step, bytes, in_heap && is_even)
             }
             StepKind::Divided { .. } if in_heap => Protocol::InPlace,
             StepKind::Divided { .. } if bytes <= one_shot_bytes => Protocol::Staged(Windows::new(slot_bytes, 1, bytes)),

@@ -9,23 +9,26 @@ fn the_way_changes_with_the_size() {
     let windows = |count, blocks| Windows { count, blocks, stride: (256 << 10) / blocks };
     let parts = |count, blocks| Windows { count, blocks, stride: T.window_bytes / blocks };
     let all = sum(Targets::All);
-    assert_eq!(topology.protocol(all, T.one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
-    assert_eq!(topology.protocol(all, T.one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
+    assert_eq!(topology.protocol_in(&T, all, T.one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
+    assert_eq!(topology.protocol_in(&T, all, T.one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
     let root = sum(Targets::Root(0));
-    assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
-    assert_eq!(topology.protocol(root, T.root_one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
+    assert_eq!(topology.protocol_in(&T, root, T.root_one_shot_bytes / 2, false), Protocol::Staged(windows(1, 1)));
+    assert_eq!(topology.protocol_in(&T, root, T.root_one_shot_bytes / 2 + 4, false), Protocol::TwoShot(parts(1, 1)));
     let three = Topology { ranks: 3, ..topology };
-    assert_eq!(three.protocol(all, T.one_shot_bytes / 3, false), Protocol::Staged(windows(1, 1)));
-    assert_eq!(three.protocol(all, T.one_shot_bytes / 3 + 4, false), Protocol::TwoShot(parts(1, 1)));
-    assert_eq!(topology.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
-    assert_eq!(topology.protocol(all, T.in_place_bytes + 4, true), Protocol::InPlace);
-    assert_eq!(topology.protocol(sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
+    assert_eq!(three.protocol_in(&T, all, T.one_shot_bytes / 3, false), Protocol::Staged(windows(1, 1)));
+    assert_eq!(three.protocol_in(&T, all, T.one_shot_bytes / 3 + 4, false), Protocol::TwoShot(parts(1, 1)));
+    assert_eq!(topology.protocol_in(&T, all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
+    assert_eq!(topology.protocol_in(&T, all, T.in_place_bytes + 4, true), Protocol::InPlace);
+    assert_eq!(topology.protocol_in(&T, sum(Targets::Own), 1 << 20, false), Protocol::Staged(parts(8, 2)));
     // Blocks of different sizes are not staged side by side.
     let evenly = Windows { count: 8, blocks: 1, stride: T.window_bytes + BORDER_BYTES };
-    assert_eq!(topology.protocol(sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(evenly));
+    assert_eq!(topology.protocol_in(&T, sum(Targets::Own), (1 << 20) + 4, true), Protocol::Staged(evenly));
     let wholes = |count| Windows { count, blocks: 1, stride: T.whole_window_bytes };
-    assert_eq!(topology.protocol(StepKind::Published(Chunking::WHOLE), 1 << 20, false), Protocol::Staged(wholes(16)));
-    let to_one = |bytes| topology.protocol(StepKind::Published(Chunking::one_way(bytes, 1)), bytes, false);
+    assert_eq!(
+        topology.protocol_in(&T, StepKind::Published(Chunking::WHOLE), 1 << 20, false),
+        Protocol::Staged(wholes(16))
+    );
+    let to_one = |bytes| topology.protocol_in(&T, StepKind::Published(Chunking::one_way(bytes, 1)), bytes, false);
     assert_eq!(to_one(64 << 10), Protocol::Staged(Windows { count: 2, blocks: 1, stride: 32 << 10 }));
     assert_eq!(to_one(1 << 20), Protocol::Staged(parts(8, 1)));
     let half = T.payloads_bytes / 2;
@@ -34,14 +37,20 @@ fn the_way_changes_with_the_size() {
     assert!(rides(1000, FIRST_BYTES) && !rides(1000, PAYLOAD_BYTES));
     let reading = Topology { reads: true, ..topology };
     let [even, odd] = [T.read_bytes, T.read_bytes + 4];
-    assert_eq!(reading.protocol(StepKind::Published(Chunking::blocks(2, even)), even, false), Protocol::ProcessRead);
-    assert_eq!(reading.protocol(StepKind::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
-    assert_eq!(reading.protocol(sum(Targets::Own), even, false), Protocol::ProcessRead);
-    assert_eq!(reading.protocol(sum(Targets::Own), odd, false), topology.protocol(sum(Targets::Own), odd, false));
-    assert_eq!(reading.protocol(all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
-    assert_eq!(reading.protocol(sum(Targets::Own), even, true), Protocol::InPlace);
+    assert_eq!(
+        reading.protocol_in(&T, StepKind::Published(Chunking::blocks(2, even)), even, false),
+        Protocol::ProcessRead
+    );
+    assert_eq!(reading.protocol_in(&T, StepKind::Published(Chunking::WHOLE), even, false), Protocol::Staged(wholes(4)));
+    assert_eq!(reading.protocol_in(&T, sum(Targets::Own), even, false), Protocol::ProcessRead);
+    assert_eq!(
+        reading.protocol_in(&T, sum(Targets::Own), odd, false),
+        topology.protocol_in(&T, sum(Targets::Own), odd, false)
+    );
+    assert_eq!(reading.protocol_in(&T, all, 1 << 20, false), Protocol::TwoShot(parts(8, 1)));
+    assert_eq!(reading.protocol_in(&T, sum(Targets::Own), even, true), Protocol::InPlace);
     let threads = Topology { slot_bytes: None, ..topology };
-    assert_eq!(threads.protocol(all, 4096, false), Protocol::InPlace);
+    assert_eq!(threads.protocol_in(&T, all, 4096, false), Protocol::InPlace);
     for (topology, most) in [(topology, T.some_payload_bytes), (threads, T.threads_payload_bytes)] {
         assert_eq!(topology.moving(most, Chunking::WHOLE), StepKind::Exchange);
         assert_eq!(topology.moving(most + 1, Chunking::WHOLE), StepKind::Published(Chunking::WHOLE));
@@ -59,17 +68,20 @@ fn the_way_changes_with_the_size() {
 fn few_bytes_take_several_windows_of_small_slots() {
     let topology = Topology { ranks: 2, slot_bytes: Some(512), reads: true, tuning: &T };
     let sum = StepKind::Divided { targets: Targets::All, input_size: 4, output_size: 4 };
-    assert_eq!(topology.protocol(sum, 1100, false), Protocol::TwoShot(Windows { count: 3, blocks: 1, stride: 512 }));
+    assert_eq!(
+        topology.protocol_in(&T, sum, 1100, false),
+        Protocol::TwoShot(Windows { count: 3, blocks: 1, stride: 512 })
+    );
     assert!(topology.rides_to_all(128) && !topology.rides_to_all(129));
     let windows = Windows { count: 3, blocks: 1, stride: 512 };
-    assert_eq!(topology.protocol(topology.gathering(1100), 1100, false), Protocol::Staged(windows));
+    assert_eq!(topology.protocol_in(&T, topology.gathering(1100), 1100, false), Protocol::Staged(windows));
     let one_way = topology.moving(1100, Chunking::one_way(1100, 1));
-    assert_eq!(topology.windows(one_way, 1100), windows);
-    // A machine may have chosen that the system reads such data.
-    let protocol = topology.protocol(one_way, 1100, false);
-    assert!(matches!(protocol, Protocol::Staged(_) | Protocol::ProcessRead), "{protocol:?}");
+    assert_eq!(topology.protocol_in(&T, one_way, 1100, false), Protocol::Staged(windows));
+    let reads = Tuning { far: Pipeline::Read, ..T };
+    assert_eq!(topology.protocol_in(&reads, one_way, 1100, false), Protocol::ProcessRead);
+    assert_eq!(topology.protocol_in(&reads, topology.gathering(1100), 1100, false), Protocol::Staged(windows));
     let blocks = StepKind::Published(Chunking::blocks(2, 1100));
-    assert_eq!(topology.protocol(blocks, 1100, false), Protocol::ProcessRead);
+    assert_eq!(topology.protocol_in(&T, blocks, 1100, false), Protocol::ProcessRead);
     assert_eq!(topology.windows(blocks, 1100), Windows { count: 3, blocks: 2, stride: 256 });
     // The payloads of usual slots have their usual limits.
     let usual = Topology { slot_bytes: Some(64 << 10), ..topology };
