@@ -107,6 +107,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_spec::sample::mix;
 
     /// Numbers of the same seed are the same.
     struct Numbers(u64);
@@ -114,9 +115,7 @@ mod tests {
     impl Numbers {
         /// Returns a number below `limit`.
         fn below(&mut self, limit: u64) -> Nanoseconds {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
+            self.0 = mix(self.0, 1);
             (self.0 % limit).into()
         }
     }
