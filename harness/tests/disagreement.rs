@@ -76,6 +76,22 @@ fn leaves_beside_a_contribution_of_each_rank() {
     }
 }
 
+/// Found by `one_rank_does_otherwise`: short nodes that travel reached all ranks of both calls, and
+/// each rank ended its own call well.
+#[test]
+fn leaves_of_another_call() {
+    let reduction = |kind, count| Collective {
+        runs: Some(Runs::of_lengths(&[2, 2, 2])),
+        ..collective(kind, Counts::Even(count))
+    };
+    let kinds = [(Kind::AllReduce, 3), (Kind::Reduce, 3), (Kind::ReduceScatter, 1)];
+    for (kind, count) in kinds {
+        for (other_kind, other_count) in kinds.into_iter().filter(|&(other, _)| other != kind) {
+            check_rank(reduction(kind, count), |other| *other = reduction(other_kind, other_count), "call");
+        }
+    }
+}
+
 /// Checks a call in which replica 2 of three differs.
 fn check_replica(nest: Nest<Leaf>, call: NestCall, does: impl FnOnce(NestCase) -> ReplicaDoes) {
     let implementation = Implementation::Auto;

@@ -20,6 +20,7 @@ use consonance_kernels::{
     digest::mix,
     group::{Last, OwnHoldings, Reason, plan::Targets},
     memory::{BufMut, HostBufMut, HostMemory, Space},
+    shm::codes::code_of,
 };
 use consonance_spec::{DType, Kind, ReduceOp, Signature, partition};
 use std::{io, ops::Range};
@@ -439,7 +440,9 @@ impl Leaves<'_> {
             }
             lines
         };
-        let digest = mix(mix(of as u64, count as u64), mix(input as u64, ON_LEAVES ^ agreement.digest));
+        // Steps of another kind than the call have no other trace of it.
+        let call = mix(code_of(kind).into(), input as u64);
+        let digest = mix(mix(of as u64, count as u64), mix(call, ON_LEAVES ^ agreement.digest));
         let agreement = Agreement { call: agreement.call.or(Some(kind)), ..Agreement::new(digest, &describe) };
         let mut signature = Signature { op: Some(op), dtype: Some(dtype), root, ..Signature::new(step) };
         agreement.sign(&mut signature);
