@@ -80,10 +80,8 @@ fn leaves_beside_a_contribution_of_each_rank() {
 /// each rank ended its own call well.
 #[test]
 fn leaves_of_another_call() {
-    let reduction = |kind, count| Collective {
-        runs: Some(Runs::of_lengths(&[2, 2, 2])),
-        ..collective(kind, Counts::Even(count))
-    };
+    let reduction =
+        |kind, count| Collective { runs: Some(Runs::of_lengths(&[2, 2, 2])), ..collective(kind, Counts::Even(count)) };
     let kinds = [(Kind::AllReduce, 3), (Kind::Reduce, 3), (Kind::ReduceScatter, 1)];
     for (kind, count) in kinds {
         for (other_kind, other_count) in kinds.into_iter().filter(|&(other, _)| other != kind) {
