@@ -3,14 +3,15 @@
 //! is started.
 //!
 //! `command` reads the arguments. Each subcommand has a module: [`launcher`] for `consonance run`,
-//! [`mod@bench`], [`tune`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases from the
-//! harness and runs them in processes that it stops and kills.
+//! `timeline`, [`mod@bench`], [`tune`], [`explain`], [`doctor`] and `soak`. `soak` takes its cases
+//! from the harness and runs them in processes that it stops and kills.
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod executable;
 mod subprocess;
+mod timeline;
 mod writable;
 pub mod launcher;
 pub mod bench;

@@ -204,6 +204,57 @@ fn a_profile_has_the_calls_of_a_killed_worker_and_of_the_next_group() {
     }
 }
 
+/// Runs `consonance timeline`. Returns the status and the words on both outputs.
+fn timeline(arguments: &[&Path]) -> (Option<i32>, [String; 2]) {
+    let output = Command::new(CONSONANCE).arg("timeline").args(arguments).output().expect("the command runs");
+    let Output { status, stdout, stderr } = output;
+    (status.code(), [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The launcher of the processes makes no profile here.
+#[test]
+fn records_of_another_launcher_become_a_timeline() {
+    let temporary = Temporary::new("joined");
+    let folder = temporary.0.with_extension("records");
+    fs::create_dir(&folder).expect("a folder");
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "-n", "2", "--timeout", "100s", "--", &example("elastic"), "--steps", "20"]);
+    let output =
+        command.env_remove("TF_CONFIG").env("CONSONANCE_PROFILE", &folder).output().expect("the launcher runs");
+    assert!(output.status.success(), "{output:?}");
+    let entries = || fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    // A process that was killed while it created its file, and what is no file of records.
+    fs::write(folder.join("torn.calls"), [0; 40]).expect("a file");
+    fs::write(folder.join("other"), "text").expect("a file");
+
+    let (status, [said, problem]) = timeline(&[&temporary.0, &folder]);
+    assert!(
+        status == Some(0) && problem.starts_with("consonance: unread files, ") && problem.ends_with(": 1\n"),
+        "{problem}"
+    );
+    let joined = Timeline::read(&temporary.0);
+    let slices = joined.slices().count();
+    assert_eq!(said, format!("{}: {slices} runs and calls of 2 processes\n", temporary.0.display()));
+    let names: BTreeSet<&str> =
+        joined.processes.values().filter_map(|name| Some(name.split_once(" (pid ")?.0)).collect();
+    assert_eq!(names, BTreeSet::from(["replica 0", "replica 1"]));
+    let calls = |replica: u64| joined.slices().filter(|slice| slice.is_call() && slice.replica() == replica).count();
+    assert!(calls(0) > 0 && calls(0) == calls(1), "{} and {}", calls(0), calls(1));
+    assert!(entries().count() > 3, "the records stay");
+
+    // A folder that does not exist, one without records, and a file that cannot be written.
+    let nowhere = folder.join("nowhere");
+    let (status, [_, problem]) = timeline(&[&temporary.0, &folder, &nowhere]);
+    assert!(status == Some(1) && problem.starts_with(&format!("consonance: {}: ", nowhere.display())), "{problem}");
+    let (status, [_, problem]) = timeline(&[&nowhere.join("out.json"), &folder]);
+    assert!(status == Some(1) && problem.starts_with(&format!("consonance: {}", nowhere.display())), "{problem}");
+    entries().filter(|path| !path.ends_with("torn.calls")).for_each(|path| fs::remove_file(path).expect("a file"));
+    let (status, [_, problem]) = timeline(&[&temporary.0, &folder]);
+    assert!(status == Some(1) && problem.contains("no records of calls"), "{problem}");
+    assert_eq!(timeline(&[&temporary.0]).0, Some(2), "a folder is needed");
+    fs::remove_dir_all(&folder).expect("the folder");
+}
+
 #[test]
 fn an_unwritable_profile_is_refused_before_any_worker_starts() {
     for (path, why) in [("/no/such/folder/p.json", "No such file or directory"), ("/", "Is a directory")] {

@@ -183,7 +183,7 @@ fn the_path_of_each_call_s_data_is_recorded() {
     let paths = |transport| {
         let calls = files.iter().flat_map(|(_, records)| records).filter_map(|record| match record.event {
             Event::Call(call) => Some(call),
-            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => None,
+            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) | Event::Clock(_) => None,
         });
         let of_rank = calls.filter(|call| call.transport == Some(transport));
         of_rank.map(|call| call.path.map(profile::Path::name)).collect::<Vec<_>>()
@@ -244,7 +244,7 @@ fn calls_are_in_their_run_and_a_failure_has_the_replica_at_fault() {
         assert_eq!(run.event, Event::Run);
         let names = calls.iter().map(|call| match call.event {
             Event::Call(call) => (call.name, call.failed, call.culprit, call.waited.is_some()),
-            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => panic!("{call:?}"),
+            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) | Event::Clock(_) => panic!("{call:?}"),
         });
         let expected = [(Kind::AllGather, false, None, true), (Kind::Broadcast, true, Some(1), false)];
         assert_eq!(names.collect::<Vec<_>>(), expected);

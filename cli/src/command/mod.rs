@@ -7,6 +7,7 @@ mod gpu_check;
 mod explain;
 mod output;
 mod terminal;
+mod timeline;
 #[cfg(target_os = "linux")]
 mod tune;
 #[cfg(target_os = "linux")]
@@ -47,6 +48,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(Run),
+    Timeline(timeline::Timeline),
     #[cfg(target_os = "linux")]
     Trace(trace::Trace),
     Bench(bench::Arguments),
@@ -258,6 +260,7 @@ fn carry_out(command: Command) -> i32 {
             Ok(launch) => launch.run_and_tell(),
             Err(problem) => status_of("consonance", Err(problem)),
         },
+        Command::Timeline(timeline) => status_of("consonance", timeline.run()),
         #[cfg(target_os = "linux")]
         Command::Trace(trace) => status_of("consonance", trace.run()),
         Command::Bench(arguments) => status_of("consonance bench", bench::bench(arguments)),

@@ -2,7 +2,7 @@
 //! group, this machine plays the hosts, and one of them has another clock.
 
 use super::{CONSONANCE, Gate, Launch, hosts::can_play, strategies_on_hosts};
-use consonance::{MultiWorkerMirroredStrategy, ReduceOp};
+use consonance::{MultiWorkerMirroredStrategy, ReduceOp, profile::VARIABLE};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -104,41 +104,46 @@ fn workers_with_a_profile() {
     }
 }
 
-#[test]
-fn calls_of_all_hosts_overlap_although_a_clock_is_ahead() {
+/// Runs the command on two hosts, each with two workers that call. The clock of host 1 is ahead.
+/// `options` are those of a host beside its number. `None` if this machine cannot play the hosts.
+fn run_with_a_clock_ahead(options: impl Fn(usize) -> String, folder: Option<&Path>) -> Option<()> {
     const SHIFT: [&str; 5] = ["unshare", "--time", "--monotonic", "5000", "--fork"];
     let shifts = Command::new(SHIFT[0]).args(&SHIFT[1..]).arg("true").output();
     if !strategies_on_hosts::can_cross() {
-        return;
+        return None;
     }
     if !shifts.is_ok_and(|output| output.status.success()) {
-        return println!("skipped: a host with another clock; the system has no namespaces of times");
+        println!("skipped: a host with another clock; the system has no namespaces of times");
+        return None;
     }
-    let temporary = Temporary::new("ahead");
     let program = env::current_exe().expect("a test");
     let of_node = |at: usize| {
-        let options = node(at, "10.77.0.1:4000", &temporary).join(" ");
+        let options = options(at);
         format!("{CONSONANCE} {options} -- {} --exact profiles::workers_with_a_profile", program.display())
     };
     let (first, ahead) = (of_node(0), format!("{} --kill-child {}", SHIFT.join(" "), of_node(1)));
     let script = format!("if [ $RANK = 0 ]; then exec {first}; else exec {ahead}; fi");
     let mut command = Command::new(CONSONANCE);
     command.args(["run", "--hosts", "2", "-n", "1", "--timeout", "60", "--", "sh", "-c", &script]).env(PLAYED, "1");
+    command.envs(folder.map(|folder| (VARIABLE, folder)));
     let (status, stderr) = finish(Launch::of(command));
     assert_eq!(status, Some(0), "{stderr}");
-    assert!(!temporary.of_host_1().exists(), "host 0 has taken all");
-    let profile = read(&temporary.0);
+    Some(())
+}
 
-    assert_eq!(offset_and_error(&profile, 0), [0.0, 0.0]);
-    let [offset, error] = offset_and_error(&profile, 1);
+/// Checks the hosts and the calls on a timeline of such a run. Returns the names of the processes,
+/// each with that of its host, the times of the calls, and the limit on the error of these.
+fn overlapping(profile: &Value) -> (BTreeMap<String, String>, Vec<f64>, f64) {
+    assert_eq!(offset_and_error(profile, 0), [0.0, 0.0]);
+    let [offset, error] = offset_and_error(profile, 1);
     assert!((offset + AHEAD * 1e6).abs() <= error, "{offset} ± {error}");
     let mut calls = BTreeMap::<u64, Vec<[f64; 2]>>::new();
     let mut hosts = BTreeMap::new();
     for event in profile["traceEvents"].as_array().expect("events") {
         if event["name"] == "process_name" {
             let name = event["args"]["name"].as_str().expect("a name");
-            let (worker, rest) = name.split_once(" (pid ").expect("a worker");
-            hosts.insert(worker.to_owned(), rest.split_once(") on ").expect("a host").1.to_owned());
+            let (process, rest) = name.split_once(" (pid ").expect("a process");
+            hosts.insert(process.to_owned(), rest.split_once(") on ").expect("a host").1.to_owned());
         }
         if event["name"] == "all_reduce" {
             let [begin, length] = ["ts", "dur"].map(|key| event[key].as_f64().expect("a time"));
@@ -146,17 +151,46 @@ fn calls_of_all_hosts_overlap_although_a_clock_is_ahead() {
             calls.entry(replica).or_default().push([begin, begin + length]);
         }
     }
-    let expected = (0..4).map(|worker| (format!("worker {worker}"), format!("host {}", worker / 2)));
-    assert_eq!(hosts, expected.collect());
     assert_eq!(calls.values().map(Vec::len).collect::<Vec<_>>(), [CALLS; 4]);
     for call in 0..CALLS {
         let last_begin = calls.values().map(|calls| calls[call][0]).fold(f64::MIN, f64::max);
         let first_end = calls.values().map(|calls| calls[call][1]).fold(f64::MAX, f64::min);
         assert!(last_begin <= first_end + error, "call {call}: {last_begin} after {first_end}, within {error}");
     }
-    let times = || calls.values().flatten().flatten();
-    assert!(times().all(|&time| time >= -error), "times begin when the hosts have met: {calls:?}");
-    assert!(times().all(|&time| time < AHEAD * 1e6), "{calls:?}");
+    (hosts, calls.into_values().flatten().flatten().collect(), error)
+}
+
+/// Returns the host of each process, whose names begin like this.
+fn hosts_of(processes: &str) -> BTreeMap<String, String> {
+    (0..4).map(|number| (format!("{processes} {number}"), format!("host {}", number / 2))).collect()
+}
+
+#[test]
+fn calls_of_all_hosts_overlap_although_a_clock_is_ahead() {
+    let temporary = Temporary::new("ahead");
+    let options = |at: usize| node(at, "10.77.0.1:4000", &temporary).join(" ");
+    let Some(()) = run_with_a_clock_ahead(options, None) else { return };
+    assert!(!temporary.of_host_1().exists(), "host 0 has taken all");
+    let (hosts, times, error) = overlapping(&read(&temporary.0));
+    assert_eq!(hosts, hosts_of("worker"));
+    assert!(times.iter().all(|&time| time >= -error), "times begin when the hosts have met: {times:?}");
+    assert!(times.iter().all(|&time| time < AHEAD * 1e6), "{times:?}");
+}
+
+/// The processes themselves compare the clocks of their hosts.
+#[test]
+fn records_of_another_launcher_overlap_although_a_clock_is_ahead() {
+    let (temporary, records) = (Temporary::new("records"), Temporary::new("folder"));
+    let options = |at: usize| format!("run --nodes 2 --node {at} --chief 10.77.0.1:4000 -n 2 --timeout 60");
+    let Some(()) = run_with_a_clock_ahead(options, Some(records.folder())) else { return };
+    let output = Command::new(CONSONANCE).arg("timeline").args([&temporary.0, records.folder()]).output();
+    let Output { status, stdout, stderr } = output.expect("the command runs");
+    assert_eq!((status.code(), text(&stderr)), (Some(0), String::new()));
+    let words = text(&stdout);
+    assert!(words.contains(" runs and calls of 4 processes on 2 hosts"), "{words}");
+    let (hosts, times, _) = overlapping(&read(&temporary.0));
+    assert_eq!(hosts, hosts_of("replica"));
+    assert!(times.iter().all(|&time| (0.0..AHEAD * 1e6).contains(&time)), "{times:?}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn calls_on_gpus_are_recorded_with_their_uuids() {
                     let uuid = call.gpu.map(|gpu| gpus[gpu].expect("an identity before a call"));
                     found.push((record.replica, call.name.name(), uuid.map(number), call.is_fold, call.path.is_some()));
                 }
-                Event::Run | Event::Call(_) | Event::Closure(_) | Event::Request(_) => {}
+                Event::Run | Event::Call(_) | Event::Closure(_) | Event::Request(_) | Event::Clock(_) => {}
             }
         }
     }

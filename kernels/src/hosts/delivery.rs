@@ -1,9 +1,10 @@
 //! The work at the wire and the links: messages are delivered in order, and ends are reported.
 
 use super::{
+    clocks::{self, Clocks, REFERENCE},
     senders::sender,
     shared_network::{Head, NUMBERS, News, SharedNetwork},
-    word::{ANSWER, ASK, CUT, FAREWELL, LEAVE_BEHIND, STATE, WORD},
+    word::{ANSWER, ASK, ASK_TIME, CUT, FAREWELL, LEAVE_BEHIND, STATE, TIME, WORD},
 };
 use crate::wire;
 use std::{
@@ -56,6 +57,8 @@ pub(super) struct Carrying<F> {
     shared: Arc<SharedNetwork>,
     peers: Vec<Peer>,
     deliver: F,
+    /// The comparison of clocks, if this process makes it.
+    clocks: Option<Clocks>,
     /// The state of this process that leaves.
     leaving: Option<Leaving>,
 }
@@ -69,9 +72,22 @@ struct Leaving {
 }
 
 impl<F: FnMut(News)> Carrying<F> {
-    pub(super) fn new(shared: Arc<SharedNetwork>, deliver: F) -> Carrying<F> {
+    pub(super) fn new(shared: Arc<SharedNetwork>, clocks: Option<Clocks>, deliver: F) -> Carrying<F> {
         let peers = shared.sent.iter().map(|_| Peer::default()).collect();
-        Carrying { shared, peers, deliver, leaving: None }
+        Carrying { shared, peers, deliver, clocks, leaving: None }
+    }
+
+    /// Goes on with the comparison of clocks. Returns the time until it goes on again.
+    pub(super) fn compare(&mut self, now: Instant) -> Option<Duration> {
+        let clocks = self.clocks.as_mut()?;
+        clocks.go_on(now, || self.shared.write(REFERENCE, ASK_TIME, 0))
+    }
+
+    /// Delivers the comparison so far. The answer to an open question has come before that to the
+    /// farewell.
+    pub(super) fn end_comparison(&mut self) {
+        let compared = self.clocks.as_mut().and_then(Clocks::end);
+        compared.into_iter().for_each(|compared| (self.deliver)(News::Compared(compared)));
     }
 
     /// Delivers what has arrived, and reports the processes that send no more. Returns the time
@@ -238,6 +254,12 @@ impl<F: FnMut(News)> Carrying<F> {
                 ASK => {
                     let answer = self.shared.states.answer(u64::from_le_bytes(number));
                     answer.into_iter().for_each(|answer| self.shared.write(process, STATE, answer));
+                }
+                ASK_TIME => self.shared.write(process, TIME, clocks::time()),
+                TIME => {
+                    let clocks = self.clocks.as_mut().filter(|_| process == REFERENCE);
+                    let compared = clocks.and_then(|clocks| clocks.answer(u64::from_le_bytes(number)));
+                    compared.into_iter().for_each(|compared| (self.deliver)(News::Compared(compared)));
                 }
                 LEAVE_BEHIND => (self.deliver)(News::LeftBehind { process }),
                 STATE => self.shared.states.note(process, u64::from_le_bytes(number)),

@@ -9,7 +9,7 @@ const MAGIC: [u8; 16] = *b"consonance hosts";
 /// The digest of what all processes of a group must have in common: the version of this crate and
 /// the way of numbers in memory, which contributions have on the wire.
 pub(super) const BUILD: u64 =
-    digest(concat!(env!("CARGO_PKG_VERSION"), " 3 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
+    digest(concat!(env!("CARGO_PKG_VERSION"), " 4 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
 
 /// The first words of a process on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,15 +16,16 @@
 //! table of all addresses there. See [`look_up`].
 //!
 //! **Network.** Data travel over the wire, and between neighbours through memory. A link carries
-//! questions for the states of processes, and the end of its own: the *farewell* of one that
-//! leaves, with the number of messages that it has sent to the other, and the answer that all of
-//! these have arrived. A link that closes without a farewell means that the process has ended, or
-//! that its host does not answer, as the system's keepalive finds out. Before it begins a group
-//! without another process, a process tells that one.
+//! questions for the states of processes and for the time (`clocks.rs`), and the end of its own:
+//! the *farewell* of one that leaves, with the number of messages that it has sent to the other,
+//! and the answer that all of these have arrived. A link that closes without a farewell means that
+//! the process has ended, or that its host does not answer, as the system's keepalive finds out.
+//! Before it begins a group without another process, a process tells that one.
 //!
 //! **Trust.** The digest of a job is no secret: it keeps jobs apart, and attackers are kept away by
 //! a private network.
 
+mod clocks;
 mod delivery;
 mod connection;
 mod greeting;
@@ -49,7 +50,7 @@ pub use neighbours::Neighbours;
 pub use network::Network;
 pub use replacement_meeting::Preparing;
 pub use shared_network::{HEAD, Head, News};
-pub use states::{near, place};
+pub use states::{near, place, places};
 pub use table::{Claim, MOST, Serving, listen_anywhere, listen_at, look_up, serve};
 
 #[cfg(test)]

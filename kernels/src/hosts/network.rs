@@ -1,6 +1,7 @@
 //! The network between processes that have met.
 
 use super::{
+    clocks::Clocks,
     delivery::Carrying,
     meeting::Met,
     neighbours::Neighbours,
@@ -17,7 +18,7 @@ use std::{
     fmt, io,
     sync::{Arc, Mutex, PoisonError, TryLockError},
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The network of a process with others. One thread sleeps until something arrives.
@@ -39,7 +40,9 @@ trait Receive: Send + Sync {
 impl Network {
     /// Begins to carry messages between the processes that have met: over `wire`, whose address is
     /// in the greeting of this process, and through memory with those `near`. `deliver` takes the
-    /// news, on a thread of the network; it must not wait.
+    /// news, on a thread of the network; it must not wait. If `compares` is a time, the first
+    /// process of each host compares its clock with that of process 0, now and then each time that
+    /// this has passed.
     ///
     /// # Errors
     /// The system's, and the wire's if it cannot reach a process that runs.
@@ -47,6 +50,7 @@ impl Network {
         wire: Wire,
         met: Met,
         near: Option<Neighbours>,
+        compares: Option<Duration>,
         deliver: impl FnMut(News) + Send + 'static,
     ) -> io::Result<Network> {
         let failed = reach(&wire, &met)?;
@@ -54,12 +58,13 @@ impl Network {
         let is_shared = greetings[own].replicas > 1;
         let sent = greetings.iter().map(|_| Mutex::new(0)).collect();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let clocks = compares.and_then(|period| Clocks::new(own, &greetings, period));
         let (states, senders) = (States::new(own, &greetings), senders(own, &greetings));
         let (orders, turns, has_naps) =
             (Mutex::new(Orders { failed, ..Orders::default() }), Turns::default(), wire.descriptor().is_none());
         let shared =
             Arc::new(SharedNetwork { wire, near, own, links, senders, sent, orders, wake, has_naps, turns, states });
-        let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), deliver)));
+        let carrying = Arc::new(Mutex::new(Carrying::new(shared.clone(), clocks, deliver)));
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
         let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(run)?;
@@ -194,11 +199,13 @@ fn run<F: FnMut(News)>(shared: &SharedNetwork, carrying: &Mutex<Carrying<F>>) {
         let (limit, open) = {
             let mut carrying = locked();
             let waits = carrying.receive();
+            // A question that comes before the farewell is answered.
+            let compares = carrying.compare(Instant::now());
             let limit = match carrying.leave(Instant::now()) {
                 Some(limit) if limit.is_zero() => break,
                 limit => limit,
             };
-            (waits.into_iter().chain(limit).min(), carrying.open())
+            (waits.into_iter().chain(limit).chain(compares).min(), carrying.open())
         };
         let readable = shared.sleep(limit, &open);
         if !readable.is_empty() {
@@ -206,6 +213,7 @@ fn run<F: FnMut(News)>(shared: &SharedNetwork, carrying: &Mutex<Carrying<F>>) {
             readable.into_iter().for_each(|process| carrying.read(process));
         }
     }
+    locked().end_comparison();
     // A forked child may have the links, too.
     (0..shared.links.len()).for_each(|process| shared.close(process));
 }

@@ -2,6 +2,7 @@
 
 use super::{neighbours::Neighbours, states::States, turns::Turns, word::WORD};
 use crate::{
+    os::clock_comparison::Comparison,
     sync::plain::{Ordering, fence},
     wire::{self, Wire, WireError},
 };
@@ -44,6 +45,8 @@ pub enum News {
         /// The process.
         process: usize,
     },
+    /// The clock of this host was compared with that of process 0, which may be of another host.
+    Compared(Comparison),
     /// The process sends no more.
     Gone {
         /// The process.

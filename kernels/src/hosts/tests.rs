@@ -7,7 +7,11 @@ use crate::{
         packet::MAX_BYTES,
         socket::{self, Received},
     },
-    os::process_state::ProcessState,
+    os::{
+        clock,
+        clock_comparison::{Comparison, Nanoseconds},
+        process_state::ProcessState,
+    },
     wire::Wire,
 };
 use rustix::{
@@ -228,6 +232,15 @@ fn networks(count: usize) -> Option<Vec<(Network, Receiver<News>)>> {
 
 /// Does the same for processes on hosts of these numbers.
 fn networks_near(count: usize, near: fn(usize) -> u64) -> Option<Vec<(Network, Receiver<News>)>> {
+    networks_that_compare(None, count, near)
+}
+
+/// Does the same for processes that compare their clocks, so often.
+fn networks_that_compare(
+    compares: Option<Duration>,
+    count: usize,
+    near: fn(usize) -> u64,
+) -> Option<Vec<(Network, Receiver<News>)>> {
     let wires: Result<Vec<Wire>, _> = (0..count).map(|_| Wire::open(None)).collect();
     let wires = match wires {
         Ok(wires) => wires,
@@ -256,7 +269,7 @@ fn networks_near(count: usize, near: fn(usize) -> u64) -> Option<Vec<(Network, R
     });
     let start = |((met, near), wire): ((Met, Option<Neighbours>), Wire)| {
         let (sender, receiver) = mpsc::channel();
-        let network = Network::start(wire, met, near, move |news| _ = sender.send(news));
+        let network = Network::start(wire, met, near, compares, move |news| _ = sender.send(news));
         (network.expect("the wires connect"), receiver)
     };
     Some(met.into_iter().zip(near).zip(wires).map(start).collect())
@@ -294,6 +307,7 @@ fn messages_arrive_in_order_and_before_the_farewell_of_their_sender() {
                                 arrived[process] += 1;
                             }
                             News::LeftBehind { process } => panic!("{process} goes on with all"),
+                            News::Compared(_) => panic!("no process compares"),
                             News::Gone { process, why, has_ended } => {
                                 assert_eq!((&why[..], has_ended, arrived[process]), ("it has left", true, MESSAGES));
                             }
@@ -572,6 +586,60 @@ fn a_process_tells_of_the_states_of_those_on_its_host() {
     assert_eq!(networks[0].0.states(&[2, 3]), [None, None], "nobody else is there");
 }
 
+/// All have the same clock here.
+#[test]
+fn the_first_process_of_each_host_compares_its_clock() {
+    let Some(networks) = networks_that_compare(Some(Duration::from_millis(1)), 5, |_| 0) else { return };
+    // By their greetings 0 and 1 are on one host, 2 and 3 on another, and 4 is alone.
+    for process in [2, 4] {
+        let mut last: Nanoseconds = 0;
+        for news in networks[process].1.iter().take(5) {
+            let News::Compared(Comparison { at, offset, error }) = news else { unreachable!("nobody leaves") };
+            assert!(offset.abs() <= error, "{offset} of {error}");
+            assert!((last..=clock::now().as_nanos() as Nanoseconds).contains(&at));
+            last = at;
+        }
+    }
+    for process in [0, 1, 3] {
+        assert!(networks[process].1.try_recv().is_err(), "process {process} compares no clock");
+    }
+    // Answers of processes that were not asked.
+    let link = |process: usize| networks[process].0.links_for_test()[2].as_ref().expect("a link");
+    for process in [1, 3] {
+        let mut word = [b't'; 9];
+        word[1..].copy_from_slice(&u64::MAX.to_le_bytes());
+        link(process).write_all(&word).expect("it is linked");
+    }
+    for news in networks[2].1.iter().take(50) {
+        let News::Compared(Comparison { offset, error, .. }) = news else { unreachable!("no link is closed") };
+        assert!(offset.abs() <= error, "{offset} of {error}");
+    }
+}
+
+#[test]
+fn a_process_leaving_at_once_has_compared_its_clock() {
+    for _ in 0..20 {
+        let Some(mut networks) = networks_that_compare(Some(LONG), 3, |_| 0) else { return };
+        // Each waits for the answers of the others to its farewell.
+        let (last, news) = networks.remove(2);
+        let others = thread::spawn(|| drop(networks));
+        drop(last);
+        others.join().expect("they leave");
+        assert!(news.try_iter().any(|news| matches!(news, News::Compared(_))));
+    }
+}
+
+#[test]
+fn a_comparison_ends_with_its_process_0() {
+    let Some(mut networks) = networks_that_compare(Some(Duration::from_millis(1)), 3, |_| 0) else { return };
+    drop(networks.remove(0));
+    let mut news = networks[1].1.iter().skip_while(|news| matches!(news, News::Compared(_)));
+    assert!(matches!(news.next(), Some(News::Gone { process: 0, .. })));
+    networks[1].0.send(1, &[0; HEAD], body(1));
+    let arrived = networks[0].1.iter().find(|news| matches!(news, News::Arrived { .. }));
+    assert!(matches!(arrived, Some(News::Arrived { process: 2, .. })));
+}
+
 #[test]
 fn a_process_ending_without_a_farewell_is_gone_at_once() {
     for near in HOSTS {
@@ -604,7 +672,7 @@ fn a_process_ending_before_its_wire_is_reached_is_lost_to_the_others() {
         .zip(wires)
         .map(|(met, wire)| {
             let (sender, receiver) = mpsc::channel();
-            (Network::start(wire, met, None, move |news| _ = sender.send(news)).expect("one is lost"), receiver)
+            (Network::start(wire, met, None, None, move |news| _ = sender.send(news)).expect("one is lost"), receiver)
         })
         .collect();
     for (_, news) in &both {

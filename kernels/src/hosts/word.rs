@@ -14,5 +14,10 @@ pub(super) const LEAVE_BEHIND: u8 = b'L';
 pub(super) const ASK: u8 = b'Q';
 pub(super) const STATE: u8 = b'A';
 
+/// The first byte of a question for the time of the other one's clock, and of the answer, which the
+/// time follows in nanoseconds.
+pub(super) const ASK_TIME: u8 = b'T';
+pub(super) const TIME: u8 = b't';
+
 /// The size of each in bytes.
 pub(super) const WORD: usize = 9;

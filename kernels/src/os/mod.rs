@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 pub mod addresses;
 pub mod clock;
+pub mod clock_comparison;
 pub mod gate;
 pub mod mapped_file;
 pub mod record_file;

@@ -16,6 +16,8 @@ use std::{
     io::{self, Write},
     path::Path,
     process,
+    sync::LazyLock,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// The number of words of a record.
@@ -33,16 +35,27 @@ const BLOCK_BYTES: usize = BLOCK * size_of::<Record>();
 const HEADER: usize = 2;
 
 /// Identifies such a file, and its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"cnsrec01");
+const MAGIC: u64 = u64::from_le_bytes(*b"cnsrec02");
 
 /// The words of the header. The name begins at the second record.
 const AT_MAGIC: usize = 0;
 const AT_COUNT: usize = 1;
 const AT_DROPPED: usize = 2;
 const AT_PROCESS: usize = 3;
+const AT_START: usize = 4;
 
 /// The limit on the bytes of a name.
 const NAME_BYTES: usize = size_of::<Record>();
+
+/// Returns the time at which this process asked for it first, in nanoseconds since 1970. It tells
+/// processes with the same id apart: those of two hosts, or of two runs in a container.
+pub fn start() -> u64 {
+    static START: LazyLock<u64> = LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_nanos() as u64)
+    });
+    *START
+}
 
 /// A file that is written.
 pub struct RecordFile {
@@ -70,6 +83,7 @@ impl RecordFile {
             file.store(1, index, u64::from_le_bytes(*word));
         }
         file.store(0, AT_PROCESS, process::id().into());
+        file.store(0, AT_START, start());
         file.store(0, AT_MAGIC, MAGIC);
         Ok(file)
     }
@@ -135,6 +149,8 @@ impl RecordFile {
 pub struct Contents {
     /// The id of the process that wrote it.
     pub process: u32,
+    /// The [start] of that process.
+    pub start: u64,
     /// The name that it was created with.
     pub name: String,
     /// The number of records that were dropped.
@@ -153,6 +169,7 @@ pub fn read(bytes: &[u8]) -> Option<Contents> {
     let name: Vec<u8> = header[1].iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0).collect();
     Some(Contents {
         process: u32::try_from(header[0][AT_PROCESS]).ok()?,
+        start: header[0][AT_START],
         name: String::from_utf8_lossy(&name).into_owned(),
         dropped: header[0][AT_DROPPED],
         records: records.get(..usize::try_from(header[0][AT_COUNT]).ok()?)?.to_vec(),
@@ -191,7 +208,8 @@ mod tests {
     fn records_are_read_while_the_file_is_open() {
         let temporary = Temporary::new("open");
         let mut file = RecordFile::create(&temporary.0, "replica 1", usize::MAX).unwrap();
-        let none = Contents { process: process::id(), name: "replica 1".to_owned(), dropped: 0, records: Vec::new() };
+        let (process, name) = (process::id(), "replica 1".to_owned());
+        let none = Contents { process, start: start(), name, dropped: 0, records: Vec::new() };
         assert_eq!(temporary.contents(), none);
         // Across the borders of blocks.
         for number in 0..2 * BLOCK + 5 {

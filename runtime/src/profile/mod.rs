@@ -11,7 +11,7 @@ mod spans;
 mod stream;
 
 pub use consonance_kernels::group::plan::Path;
-pub use record::{CallRecord, ClosureRecord, Event, GpuRecord, Name, Record, RequestRecord, Transport};
+pub use record::{CallRecord, ClockRecord, ClosureRecord, Event, GpuRecord, Name, Record, RequestRecord, Transport};
 pub(crate) use spans::{CallSpan, RunSpan, are_wanted};
 pub use stream::{EXTENSION, VARIABLE};
-pub(crate) use stream::{Span, is_on, name_gpu};
+pub(crate) use stream::{Span, is_on, name_gpu, tell_clock};

@@ -1,5 +1,5 @@
 //! A record of a profile: a call of a replica, a run, a closure of a worker, the answer of a
-//! server to a request, or the identity of a GPU.
+//! server to a request, the identity of a GPU, or a comparison of clocks.
 
 use crate::kind::EXTENSIONS;
 use consonance_kernels::{
@@ -39,6 +39,9 @@ pub enum Event {
     Request(RequestRecord),
     /// The identity of a GPU: it comes before the calls on it.
     Gpu(GpuRecord),
+    /// A comparison of the clock of the process's host with that of another one, at the time of the
+    /// record.
+    Clock(ClockRecord),
 }
 
 /// A GPU.
@@ -48,6 +51,20 @@ pub struct GpuRecord {
     pub ordinal: usize,
     /// Its identity, the same in all processes.
     pub uuid: Uuid,
+}
+
+/// A comparison of two clocks. A process that is on the host of the other clock says so by an equal
+/// place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockRecord {
+    /// The number of the process's host. Processes of other hosts have other numbers.
+    pub place: u64,
+    /// The number of the host of the other clock.
+    pub reference: u64,
+    /// The nanoseconds of the other clock less those of the own one.
+    pub offset: i64,
+    /// The limit on the error of the offset, in nanoseconds.
+    pub error: u64,
 }
 
 /// A closure.
@@ -181,6 +198,7 @@ const RUN: u8 = u8::MAX;
 const CLOSURE: u8 = u8::MAX - 1;
 const REQUEST: u8 = u8::MAX - 2;
 const GPU: u8 = u8::MAX - 3;
+const CLOCK: u8 = u8::MAX - 4;
 
 impl Record {
     /// Encodes the record.
@@ -201,6 +219,9 @@ impl Record {
                 let mut name = Name([0; NAME]);
                 name.0[..uuid.0.len()].copy_from_slice(&uuid.0);
                 named(GPU, false, ordinal as u64, name);
+            }
+            Event::Clock(ClockRecord { place, reference, offset, error }) => {
+                words[3..8].copy_from_slice(&[CLOCK.into(), place, reference, offset.cast_unsigned(), error]);
             }
             Event::Closure(closure) => named(CLOSURE, closure.failed, closure.number, closure.function),
             Event::Request(request) => named(REQUEST, request.failed, request.bytes, request.name),
@@ -244,6 +265,10 @@ impl Record {
                 uuid.0[..8].copy_from_slice(&first);
                 uuid.0[8..].copy_from_slice(&second);
                 Event::Gpu(GpuRecord { ordinal: bytes as usize, uuid })
+            }
+            CLOCK => {
+                let (place, reference) = (bytes, waited);
+                Event::Clock(ClockRecord { place, reference, offset: culprit.cast_signed(), error: last })
             }
             CLOSURE => {
                 let function = Name::read([waited, culprit, last])?;
@@ -321,6 +346,7 @@ mod tests {
             Event::Closure(closure("step")),
             Event::Closure(closure("the gradients of the café of numbers")),
             Event::Request(request),
+            Event::Clock(ClockRecord { place: u64::MAX, reference: 1 << 63, offset: -5_000_000_000, error: 70 }),
             Event::Gpu(GpuRecord { ordinal: 300, uuid: Uuid(std::array::from_fn(|byte| 250 - 9 * byte as u8)) }),
         ];
         assert_eq!(closure("the gradients of the café of numbers").function.as_str(), "the gradients of the caf");

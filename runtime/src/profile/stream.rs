@@ -1,8 +1,11 @@
 //! The file to which a thread writes its records.
 
-use super::{Event, GpuRecord, Record};
+use super::{ClockRecord, Event, GpuRecord, Record};
 use consonance_kernels::{
-    os::{clock, record_file::RecordFile},
+    os::{
+        clock,
+        record_file::{self, RecordFile},
+    },
     sync::fork::Origin,
 };
 use std::{
@@ -86,6 +89,12 @@ pub(crate) fn name_gpu(replica: usize, replicas: usize, gpu: GpuRecord) {
     });
 }
 
+/// Records a comparison of clocks, if any is recorded: at the time `at` of the own clock.
+pub(crate) fn tell_clock(at: Duration, replica: usize, replicas: usize, clock: ClockRecord) {
+    let record = Record { begin: at, end: Some(at), replica, replicas, event: Event::Clock(clock) };
+    with_stream(|open| open.file.append(record.to_words()));
+}
+
 /// The place of a thread's file.
 struct Slot(Stream);
 
@@ -158,7 +167,11 @@ impl Stream {
 }
 
 fn create(folder: &Path, number: usize, name: &str, most: usize) -> io::Result<RecordFile> {
-    RecordFile::create(&folder.join(format!("{}-{number}.{EXTENSION}", process::id())), name, most)
+    RecordFile::create(
+        &folder.join(format!("{}-{:x}-{number}.{EXTENSION}", process::id(), record_file::start())),
+        name,
+        most,
+    )
 }
 
 /// Says on standard error why there is no profile. The program goes on.

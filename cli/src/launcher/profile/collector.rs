@@ -1,9 +1,8 @@
 //! The launch of host 0: tells the others its time, and collects what their workers have written.
 
-use super::{
-    clocks::{Clock, Comparison, Nanoseconds},
-    link::{COUNT, FILE, FILES, Link, Request, TRANSFER, now},
-};
+use super::link::{COUNT, FILE, FILES, Link, Request, TRANSFER, now};
+use crate::timeline::Clock;
+use consonance_kernels::os::clock_comparison::{Comparison, Nanoseconds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::BTreeMap,
@@ -265,7 +264,7 @@ impl Drop for Visit<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{clocks::Nanoseconds, link::ANSWER, sender::Sender},
+        super::{link::ANSWER, sender::Sender},
         *,
     };
     use std::{

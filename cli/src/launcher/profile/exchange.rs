@@ -2,11 +2,13 @@
 
 use super::{
     Gathered, Others, Profile, Profiled,
-    clocks::Clock,
     collector::{Collector, Handed},
     sender::{Known, Sender},
 };
-use crate::launcher::{Event, Launch, StartError, cluster::Node, next, nodes};
+use crate::{
+    launcher::{Event, Launch, StartError, cluster::Node, next, nodes},
+    timeline::Clock,
+};
 use consonance_kernels::{digest::digest, hosts::listen_anywhere};
 use signal_hook::consts::SIGCHLD;
 use std::{

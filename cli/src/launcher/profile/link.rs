@@ -5,8 +5,10 @@
 //! the hand-over, which host 0 acknowledges. Numbers are little-endian. A connection that says
 //! anything else is closed, and nothing of it counts.
 
-use super::clocks::{Comparison, Nanoseconds};
-use consonance_kernels::os::clock;
+use consonance_kernels::os::{
+    clock,
+    clock_comparison::{Comparison, Nanoseconds},
+};
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::TcpStream,

@@ -1,8 +1,8 @@
 //! The timeline of all workers' calls. Perfetto and `chrome://tracing` open it.
 //!
 //! Each worker gets a folder of its own in the variable `CONSONANCE_PROFILE`. Its processes write
-//! there what they do, a file for each thread, while they do it. After the end of the workers
-//! `timeline.rs` merges them.
+//! there what they do, a file for each thread, while they do it. After the end of the workers they
+//! are merged (`cli/src/timeline`).
 //!
 //! With `--nodes` there is one timeline for all hosts. The launches meet before their workers begin
 //! and compare their clocks with that of host 0 (`clocks.rs`); after the workers have ended they
@@ -10,8 +10,6 @@
 //! ends `collector.rs` and `sender.rs`, and their words in `link.rs`). A launch that cannot hand
 //! over writes a timeline of its own host, which begins at the same time.
 
-mod clocks;
-mod timeline;
 mod link;
 mod collector;
 mod sender;
@@ -20,13 +18,13 @@ mod exchange;
 pub(super) use collector::files;
 pub(super) use exchange::Exchange;
 
-use self::{
-    clocks::{Clock, Nanoseconds},
-    timeline::{Clocks, Count},
-};
 use super::{Launch, task::Task};
-use crate::writable::writable;
+use crate::{
+    timeline::{self, Clock, Clocks, Count, Recorded, Worker},
+    writable::writable,
+};
 use consonance::profile::EXTENSION;
+use consonance_kernels::os::clock_comparison::Nanoseconds;
 use std::{
     env, fmt,
     fs::{self, File},
@@ -147,7 +145,10 @@ impl Profile {
         let mut tracks = Vec::new();
         let mut add = |worker: Task, paths: &[PathBuf]| {
             let host = worker.index / self.workers_of_host;
-            tracks.extend(timeline::tracks_of(paths, worker, host, &clocks)?);
+            let files: io::Result<Vec<Option<Recorded>>> = paths.iter().map(|path| Recorded::read(path)).collect();
+            let files = files?.into_iter().flatten().collect();
+            let worker = Worker { name: worker.to_string(), index: worker.index };
+            tracks.extend(timeline::tracks_of(files, &worker, host, &clocks));
             Ok::<(), io::Error>(())
         };
         for &worker in &self.workers {
@@ -225,7 +226,10 @@ mod tests {
         DType, ReduceOp,
         profile::{self, CallRecord, Event, GpuRecord, Record, Transport},
     };
-    use consonance_kernels::{cuda::Uuid, os::record_file::RecordFile};
+    use consonance_kernels::{
+        cuda::Uuid,
+        os::{clock_comparison::Comparison, record_file::RecordFile},
+    };
     use consonance_spec::Kind;
     use serde_json::{Value, json};
     use std::{collections::BTreeSet, time::Duration};
@@ -313,7 +317,7 @@ mod tests {
             let mut file = RecordFile::create(&path, "main", 9).unwrap();
             file.append(run(begin, Some(begin + 2000), 0).to_words());
         }
-        let compared = clocks::Comparison { at: 9000, offset: 5000, error: 70 };
+        let compared = Comparison { at: 9000, offset: 5000, error: 70 };
         let clocks = [Clock::of_host_0(), Clock::of(Some(compared), None)];
         let gathered = Gathered {
             clocks: clocks.into_iter().enumerate().collect(),
@@ -379,7 +383,7 @@ mod tests {
         let gpu = |ordinal, uuid| Event::Gpu(GpuRecord { ordinal, uuid: Uuid([uuid; 16]) });
         let on_gpu = |record: Record, gpu: Option<usize>, is_fold| match record.event {
             Event::Call(call) => Record { event: Event::Call(CallRecord { gpu, is_fold, ..call }), ..record },
-            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => record,
+            Event::Run | Event::Closure(_) | Event::Request(_) | Event::Gpu(_) | Event::Clock(_) => record,
         };
         let first = [
             Record { event: gpu(0, 0xab), ..run(5, Some(5), 0) },

@@ -1,10 +1,9 @@
 //! The launch of another host than host 0: compares its clock, and hands over what its workers have
 //! written.
 
-use super::{
-    clocks::{Clock, Comparison, Nanoseconds, Trip},
-    link::{ANSWER, COUNT, FILE, FILES, Link, TRANSFER, now},
-};
+use super::link::{ANSWER, COUNT, FILE, FILES, Link, TRANSFER, now};
+use crate::timeline::Clock;
+use consonance_kernels::os::clock_comparison::{Comparison, Nanoseconds, Trip};
 use std::{
     fs,
     io::{self, ErrorKind},
@@ -14,9 +13,6 @@ use std::{
     thread,
     time::Instant,
 };
-
-/// The number of round trips of a comparison.
-const TRIPS: usize = 16;
 
 /// Hands files over to host 0.
 pub(super) struct Sender {
@@ -107,8 +103,8 @@ impl Visit {
         let compare = || {
             let mut link = Link::over(TcpStream::connect_timeout(&self.host_0, ANSWER)?)?;
             let zero = link.greet(self.digest, self.host)?;
-            let mut trips = Vec::with_capacity(TRIPS);
-            for _ in 0..TRIPS {
+            let mut trips = Vec::with_capacity(Comparison::TRIPS);
+            for _ in 0..Comparison::TRIPS {
                 let sent = now();
                 let told = link.time()?;
                 trips.push(Trip { sent: sent.into(), told, received: now().into() });

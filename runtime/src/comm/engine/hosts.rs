@@ -4,10 +4,15 @@ use super::{
     Engine,
     letters::{Carrier, Inbox, Letter},
 };
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    profile::{self, ClockRecord},
+};
 use consonance_kernels::{
-    hosts::{HEAD, Head, Met, Neighbours, Network, News},
+    hosts::{HEAD, Head, Met, Neighbours, Network, News, places},
     os::{
+        clock,
+        clock_comparison::Comparison,
         launcher::{Blame, Culprit, tell_blame},
         process_state::ProcessState,
         thread_pool::cores_of,
@@ -54,8 +59,12 @@ pub(crate) fn connect(
     let inboxes: Vec<Arc<Inbox>> = local.map(|rank| Arc::new(Inbox::new(rank, size))).collect();
     let processes: Arc<[Process]> = processes.into();
     let ends: Ends = Arc::new((Mutex::new(vec![End::default(); processes.len()]), Condvar::new()));
-    let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone() };
-    let network = Network::start(wire, met, near, move |news| arriving.take(news))?;
+    let places = places(&met.greetings);
+    let clock = Clock { rank: processes[own].ranks.start, size, place: places[own], reference: places[0] };
+    clock.tell_place();
+    let arriving = Arriving { inboxes: inboxes.clone(), processes: processes.clone(), ends: ends.clone(), clock };
+    let compares = profile::is_on().then_some(COMPARES);
+    let network = Network::start(wire, met, near, compares, move |news| arriving.take(news))?;
     Ok(Arc::new(Hosts { own, inboxes, processes, ends, network, waits_awake }))
 }
 
@@ -64,6 +73,36 @@ struct Arriving {
     inboxes: Vec<Arc<Inbox>>,
     processes: Arc<[Process]>,
     ends: Ends,
+    clock: Clock,
+}
+
+/// The clock of this process's host, for profiles.
+struct Clock {
+    /// The first rank of the process, and the number of ranks.
+    rank: usize,
+    size: usize,
+    /// The host, and that of process 0, with whose clock this one is compared.
+    place: u64,
+    reference: u64,
+}
+
+/// The time between two comparisons of a clock. The offset of two clocks that drift apart by 50 µs
+/// a second changes by half a millisecond in it.
+const COMPARES: Duration = Duration::from_secs(10);
+
+impl Clock {
+    /// Records the host on which this process is.
+    fn tell_place(&self) {
+        let clock = ClockRecord { place: self.place, reference: self.place, offset: 0, error: 0 };
+        profile::tell_clock(clock::now(), self.rank, self.size, clock);
+    }
+
+    /// Records a comparison.
+    fn tell(&self, Comparison { at, offset, error }: Comparison) {
+        let (place, reference) = (self.place, self.reference);
+        let clock = ClockRecord { place, reference, offset: offset as i64, error: error as u64 };
+        profile::tell_clock(Duration::from_nanos(at as u64), self.rank, self.size, clock);
+    }
 }
 
 type Ends = Arc<(Mutex<Vec<End>>, Condvar)>;
@@ -100,6 +139,7 @@ impl Arriving {
                     inbox.put(from, letter);
                 }
             }
+            News::Compared(compared) => self.clock.tell(compared),
             News::LeftBehind { process } => {
                 self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].left_behind = true;
             }

@@ -1,57 +1,18 @@
-//! Comparisons of a host's clock with that of host 0, and the correction of times by them.
-//!
-//! A round trip asks host 0 for its time between two looks at the own clock. Host 0 has looked at
-//! its clock between the two. So the offset, which is that clock less the own one, lies between
-//! `told - received` and `told - sent`, however unequal the ways there and back are. Its middle is
-//! the estimate, and half the round trip is the error. Of several round trips the shortest one
-//! counts.
+//! Corrections of a host's times by comparisons of its clock with that of host 0.
 //!
 //! The clocks are monotonic ones. They drift apart by up to some ten microseconds a second, so they
-//! are compared before the workers begin and after they have ended. All values that come from
-//! another host fit in 64 bits, so sums of them do not overflow here.
+//! are compared at the beginning of the calls and at the end. All values that come from another
+//! host fit in 64 bits, so sums of them do not overflow here.
 
-/// A time or a span in nanoseconds.
-pub(super) type Nanoseconds = i128;
+use consonance_kernels::os::clock_comparison::{Comparison, Nanoseconds};
 
 /// The most that two clocks drift apart: a nanosecond in so many. NTP slews a clock by half of
 /// that. A larger change is none of a drift: a host has slept.
 const DRIFT: Nanoseconds = 1000;
 
-/// A round trip to host 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Trip {
-    /// The own time before it.
-    pub(super) sent: Nanoseconds,
-    /// The time that host 0 told.
-    pub(super) told: Nanoseconds,
-    /// The own time after it.
-    pub(super) received: Nanoseconds,
-}
-
-/// A comparison of the clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Comparison {
-    /// The own time of it.
-    pub(super) at: Nanoseconds,
-    /// The clock of host 0 less the own one.
-    pub(super) offset: Nanoseconds,
-    /// The limit on the error of the offset.
-    pub(super) error: Nanoseconds,
-}
-
-impl Comparison {
-    /// Compares the clocks by the shortest of these trips. `None` if there is none.
-    pub(super) fn of(trips: &[Trip]) -> Option<Comparison> {
-        let &Trip { sent, told, received } = trips.iter().min_by_key(|trip| trip.received - trip.sent)?;
-        let delay = received - sent;
-        let at = sent + delay / 2;
-        Some(Comparison { at, offset: told - at, error: delay - delay / 2 })
-    }
-}
-
 /// The clock of a host, and how it runs beside that of host 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     /// The offset at the own time `at`.
     offset: Nanoseconds,
     at: Nanoseconds,
@@ -68,7 +29,7 @@ impl Clock {
     const OWN: Clock = Clock { offset: 0, at: 0, rate: 0.0, error: None, drift: 0 };
 
     /// Returns the clock of host 0, and of the hosts that its machine plays.
-    pub(super) fn of_host_0() -> Clock {
+    pub(crate) fn of_host_0() -> Clock {
         Clock { error: Some(0), ..Clock::OWN }
     }
 
@@ -77,7 +38,7 @@ impl Clock {
     /// A change of the offset that the errors do not explain is taken for an even drift. A smaller
     /// one is not: it would change the lengths of short calls by noise. Then, and after a change
     /// that is too large for a drift, the offset is the middle of all that is possible.
-    pub(super) fn of(before: Option<Comparison>, after: Option<Comparison>) -> Clock {
+    pub(crate) fn of(before: Option<Comparison>, after: Option<Comparison>) -> Clock {
         let (Some(first), Some(last)) = (before.or(after), after.or(before)) else { return Clock::OWN };
         let (drift, time) = (last.offset - first.offset, last.at - first.at);
         let is_drift = drift.abs() > first.error + last.error && drift.abs() <= time / DRIFT;
@@ -93,13 +54,24 @@ impl Clock {
         Clock { offset, at: first.at, rate, error: Some(error), drift }
     }
 
+    /// Returns the clock that was compared time and again: by the best comparison of the first half
+    /// of the time, and that of the second half.
+    pub(crate) fn of_all(compared: &[Comparison]) -> Clock {
+        let times = || compared.iter().map(|compared| compared.at);
+        let middle = times().min().zip(times().max()).map_or(0, |(first, last)| first + (last - first) / 2);
+        let (before, after): (Vec<Comparison>, Vec<Comparison>) =
+            compared.iter().partition(|compared| compared.at <= middle);
+        let best = |half: Vec<Comparison>| half.into_iter().min_by_key(|compared| compared.error);
+        Clock::of(best(before), best(after))
+    }
+
     /// Returns the time of host 0 at a time of this clock. It keeps the order of times.
-    pub(super) fn at_host_0(&self, own: Nanoseconds) -> Nanoseconds {
+    pub(crate) fn at_host_0(&self, own: Nanoseconds) -> Nanoseconds {
         own + self.offset + (self.rate * (own - self.at) as f64).round() as Nanoseconds
     }
 
     /// Returns the offset, the limit on its error, and the drift, if the clocks were compared.
-    pub(super) fn offset_error_and_drift(&self) -> Option<[Nanoseconds; 3]> {
+    pub(crate) fn offset_error_and_drift(&self) -> Option<[Nanoseconds; 3]> {
         self.error.map(|error| [self.offset, error, self.drift])
     }
 }
@@ -107,6 +79,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consonance_kernels::os::clock_comparison::Trip;
     use consonance_spec::sample::mix;
 
     /// Numbers of the same seed are the same.
@@ -205,6 +178,18 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_best_comparison_of_each_half_counts() {
+        let compared = |at, offset, error| Comparison { at: at * SECOND, offset, error };
+        let (good, bad) = (compared(10, 1000, 10), compared(0, 90_000, 99_000));
+        assert_eq!(Clock::of_all(&[]), Clock::of(None, None));
+        assert_eq!(Clock::of_all(&[good]), Clock::of(Some(good), None));
+        let (last, worse) = (compared(90, 9000, 10), compared(100, -5_000_000, 6_000_000));
+        for order in [[bad, good, last, worse], [worse, bad, last, good]] {
+            assert_eq!(Clock::of_all(&order), Clock::of(Some(good), Some(last)));
         }
     }
 

@@ -1,12 +1,14 @@
 //! The timeline as a file: a process for each process, a track for each thread that made calls, a
 //! slice for each run and call. All times are those of host 0's clock.
 
-use super::clocks::{Clock, Nanoseconds};
-use crate::launcher::task::Task;
-use consonance::profile::{Event, GpuRecord, Record};
+use super::clocks::Clock;
+use consonance::profile::{ClockRecord, Event, GpuRecord, Record};
 use consonance_kernels::{
     cuda::Uuid,
-    os::record_file::{self, Contents},
+    os::{
+        clock_comparison::Nanoseconds,
+        record_file::{self, Contents},
+    },
 };
 use serde_json::{Value, json};
 use std::{
@@ -14,7 +16,7 @@ use std::{
     fs,
     io::{self, Write},
     mem,
-    path::PathBuf,
+    path::Path,
     time::Duration,
 };
 
@@ -23,52 +25,74 @@ use std::{
 const BEYOND_IDS: u64 = 1 << 22;
 
 /// The clocks of the hosts, by their numbers. There are none if there is one host.
-pub(super) type Clocks = BTreeMap<usize, Clock>;
+pub(crate) type Clocks = BTreeMap<usize, Clock>;
 
-/// The calls of one thread of a worker's process.
-pub(super) struct Track {
-    worker: Task,
-    host: usize,
-    clock: Clock,
-    contents: Contents,
-    /// The actions of the thread, without the identities of GPUs.
+/// The worker of a track.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Worker {
+    /// Its name: `worker 3`.
+    pub(crate) name: String,
+    /// Its place among all.
+    pub(crate) index: usize,
+}
+
+/// The records of one thread.
+pub(crate) struct Recorded {
+    pub(crate) contents: Contents,
+    /// The actions of the thread.
     records: Vec<Record>,
     /// The identities of GPUs, by their numbers in the process.
     gpus: BTreeMap<usize, Uuid>,
+    /// The comparisons of clocks, with their times.
+    pub(crate) clocks: Vec<(Duration, ClockRecord)>,
 }
 
-/// Reads the files of a worker, in an order that does not depend on that of `paths`.
-pub(super) fn tracks_of(paths: &[PathBuf], worker: Task, host: usize, clocks: &Clocks) -> io::Result<Vec<Track>> {
-    let clock = clocks.get(&host).copied().unwrap_or_else(Clock::of_host_0);
-    let mut tracks = Vec::new();
-    for path in paths {
-        // A process that was killed while it created the file has left no header.
-        let Some(mut contents) = record_file::read(&fs::read(path)?) else { continue };
-        let (mut records, mut gpus) = (Vec::new(), BTreeMap::new());
+impl Recorded {
+    /// Reads a file of records. `None` if a process was killed while it created the file.
+    pub(crate) fn read(path: &Path) -> io::Result<Option<Recorded>> {
+        let Some(mut contents) = record_file::read(&fs::read(path)?) else { return Ok(None) };
+        let (mut records, mut gpus, mut clocks) = (Vec::new(), BTreeMap::new(), Vec::new());
         for record in mem::take(&mut contents.records).iter().filter_map(Record::from_words) {
             match record.event {
                 Event::Gpu(GpuRecord { ordinal, uuid }) => _ = gpus.insert(ordinal, uuid),
+                Event::Clock(clock) => clocks.push((record.begin, clock)),
                 Event::Run | Event::Call(_) | Event::Closure(_) | Event::Request(_) => records.push(record),
             }
         }
-        tracks.push(Track { worker, host, clock, contents, records, gpus });
+        Ok(Some(Recorded { contents, records, gpus, clocks }))
     }
-    tracks.sort_by_key(|track| (track.contents.process, track.replicas().into_iter().next(), track.begin()));
-    Ok(tracks)
-}
 
-impl Track {
     /// Returns the replicas that run or call.
-    fn replicas(&self) -> BTreeSet<usize> {
+    pub(crate) fn replicas(&self) -> BTreeSet<usize> {
         let of = |record: &Record| match record.event {
             Event::Run | Event::Call(_) => Some(record.replica),
-            Event::Closure(_) | Event::Request(_) | Event::Gpu(_) => None,
+            Event::Closure(_) | Event::Request(_) | Event::Gpu(_) | Event::Clock(_) => None,
         };
         self.records.iter().filter_map(of).collect()
     }
+}
 
+/// The calls of one thread of a worker's process.
+pub(crate) struct Track {
+    worker: Worker,
+    host: usize,
+    clock: Clock,
+    recorded: Recorded,
+}
+
+/// Makes the tracks of a worker, in an order that does not depend on that of the files.
+pub(crate) fn tracks_of(files: Vec<Recorded>, worker: &Worker, host: usize, clocks: &Clocks) -> Vec<Track> {
+    let clock = clocks.get(&host).copied().unwrap_or_else(Clock::of_host_0);
+    let has_actions = |file: &Recorded| !file.records.is_empty() || file.contents.dropped > 0;
+    let track = |recorded| Track { worker: worker.clone(), host, clock, recorded };
+    let mut tracks: Vec<Track> = files.into_iter().filter(has_actions).map(track).collect();
+    tracks.sort_by_key(|track| (track.process(), track.recorded.replicas().into_iter().next(), track.begin()));
+    tracks
+}
+
+impl Track {
     fn begin(&self) -> Option<Nanoseconds> {
-        self.records.iter().map(|record| self.time(record.begin)).min()
+        self.recorded.records.iter().map(|record| self.time(record.begin)).min()
     }
 
     /// Returns the time of host 0 at a time of the track's host.
@@ -81,26 +105,27 @@ impl Track {
         [self.time(record.begin), record.end.map_or(last, |end| self.time(end))]
     }
 
-    /// Returns the process's id in the timeline. Processes of two hosts may have the same id.
-    fn process(&self) -> u64 {
-        self.host as u64 * BEYOND_IDS + u64::from(self.contents.process)
+    /// Returns the process: its host, its id there, and its start.
+    fn process(&self) -> (usize, u32, u64) {
+        let Contents { process, start, .. } = self.recorded.contents;
+        (self.host, process, start)
     }
 
     /// Returns the name of the track among all: the replicas whose calls it has, and the thread if
     /// it is one beside the replica's own. The main thread of a worker is no replica's if a replica
     /// has a thread of its own.
     fn name(&self, all: &[Track]) -> String {
-        let list: Vec<String> = self.replicas().iter().map(usize::to_string).collect();
+        let list: Vec<String> = self.recorded.replicas().iter().map(usize::to_string).collect();
         let replicas = match list.len() {
-            0 => return self.contents.name.clone(),
+            0 => return self.recorded.contents.name.clone(),
             1 => format!("replica {}", list[0]),
             _ => format!("replicas {}", list.join(", ")),
         };
-        let name = &self.contents.name;
-        let of_process =
-            |other: &&Track| (other.worker, other.contents.process) == (self.worker, self.contents.process);
-        if name == "main" && all.iter().filter(of_process).any(|other| other.contents.name.starts_with("replica")) {
-            return format!("{}: main", self.worker);
+        let name = &self.recorded.contents.name;
+        let of_process = |other: &&Track| other.process() == self.process();
+        let has_replica = |other: &Track| other.recorded.contents.name.starts_with("replica");
+        if name == "main" && all.iter().filter(of_process).any(has_replica) {
+            return format!("{}: main", self.worker.name);
         }
         match name.is_empty() || name == "main" || name.starts_with("replica") {
             true => replicas,
@@ -111,23 +136,23 @@ impl Track {
 
 /// The number of runs and calls of a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Count {
-    pub(super) slices: usize,
+pub(crate) struct Count {
+    pub(crate) slices: usize,
     /// The number of those that had no room.
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
 }
 
 /// Counts the runs and calls of these tracks.
-pub(super) fn count(tracks: &[Track]) -> Count {
+pub(crate) fn count(tracks: &[Track]) -> Count {
     Count {
-        slices: tracks.iter().map(|track| track.records.len()).sum(),
-        dropped: tracks.iter().map(|track| track.contents.dropped).sum(),
+        slices: tracks.iter().map(|track| track.recorded.records.len()).sum(),
+        dropped: tracks.iter().map(|track| track.recorded.contents.dropped).sum(),
     }
 }
 
 /// Writes the tracks as JSON, one event a line. Times begin at `zero`, a time of host 0, or else at
 /// the first record.
-pub(super) fn write(
+pub(crate) fn write(
     tracks: &[Track],
     clocks: &Clocks,
     zero: Option<Nanoseconds>,
@@ -135,7 +160,7 @@ pub(super) fn write(
 ) -> io::Result<Count> {
     let zero = zero.or_else(|| tracks.iter().filter_map(Track::begin).min()).unwrap_or_default();
     let ends = |track: &Track, record: &Record| track.time(record.end.unwrap_or(record.begin));
-    let ends = tracks.iter().flat_map(|track| track.records.iter().map(move |record| ends(track, record)));
+    let ends = tracks.iter().flat_map(|track| track.recorded.records.iter().map(move |record| ends(track, record)));
     let last = ends.max().unwrap_or_default();
     let count = count(tracks);
     let mut about = json!({ "consonance": env!("CARGO_PKG_VERSION"), "dropped": count.dropped });
@@ -149,10 +174,11 @@ pub(super) fn write(
         separator = ",\n";
         Ok::<(), io::Error>(())
     };
+    let ids = ids(tracks);
     for (index, track) in tracks.iter().enumerate() {
-        let (process, thread) = (track.process(), index + 1);
+        let (process, thread) = (ids[&track.process()], index + 1);
         let name = |what: &str, key: &str, value: Value| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { key: value } });
-        let mut of_process = format!("{} (pid {})", track.worker, track.contents.process);
+        let mut of_process = format!("{} (pid {})", track.worker.name, track.recorded.contents.process);
         if !clocks.is_empty() {
             of_process += &format!(" on host {}", track.host);
         }
@@ -160,9 +186,9 @@ pub(super) fn write(
         put(out, name("process_sort_index", "sort_index", track.worker.index.into()))?;
         put(out, name("thread_name", "name", track.name(tracks).into()))?;
         put(out, name("thread_sort_index", "sort_index", thread.into()))?;
-        for record in &track.records {
+        for record in &track.recorded.records {
             let times = track.times(record, last).map(|time| time - zero);
-            let mut slice = slice(record, &track.gpus, times);
+            let mut slice = slice(record, &track.recorded.gpus, times);
             slice["pid"] = process.into();
             slice["tid"] = thread.into();
             put(out, slice)?;
@@ -170,6 +196,20 @@ pub(super) fn write(
     }
     out.write_all(b"\n]}\n")?;
     Ok(count)
+}
+
+/// Returns the ids of the processes in the timeline. Those of two hosts may have the same id of the
+/// system, and so may one after the other.
+fn ids(tracks: &[Track]) -> BTreeMap<(usize, u32, u64), u64> {
+    let (mut ids, mut taken) = (BTreeMap::new(), BTreeSet::new());
+    for track in tracks {
+        let key @ (host, process, _) = track.process();
+        ids.entry(key).or_insert_with(|| {
+            let first = host as u64 * BEYOND_IDS + u64::from(process);
+            (first..).find(|&id| taken.insert(id)).expect("fewer processes than numbers")
+        });
+    }
+    ids
 }
 
 /// Returns a host's number, the offset by which its times were corrected, the limit on its error,
@@ -191,7 +231,7 @@ fn slice(record: &Record, gpus: &BTreeMap<usize, Uuid>, [begin, end]: [Nanosecon
     let mut args = json!({ "replica": record.replica, "replicas": record.replicas });
     let (name, category) = match &record.event {
         Event::Run => ("run", "run"),
-        Event::Gpu(_) => unreachable!("a track keeps the identities of GPUs apart"),
+        Event::Gpu(_) | Event::Clock(_) => unreachable!("records of actions alone"),
         Event::Closure(closure) => {
             args = json!({ "worker": record.replica, "closure": closure.number, "failed": closure.failed });
             (closure.function.as_str(), "closure")
