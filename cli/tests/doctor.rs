@@ -102,6 +102,9 @@ fn programs_read_json() {
         assert_eq!(named(&rows, name)["facts"]["wrong"], 0);
     }
     assert!(named(&rows, "peers' memory")["facts"]["readable"].is_boolean());
+    // Other tests may keep the machine busy, and it may have one core.
+    let origin = &named(&rows, "pipelines")["facts"]["origin"];
+    assert!(origin == "measured" || origin == "default", "{origin}");
     let engines: Vec<&Value> = rows.iter().filter(|row| row["section"] == "engines").collect();
     let names: Vec<&str> = engines.iter().filter_map(|row| row["name"].as_str()).collect();
     assert_eq!(names, ["library folders", "CUDA driver", "NCCL", "Open MPI", "MPICH", "Intel MPI"]);
@@ -114,6 +117,21 @@ fn programs_read_json() {
         let found = row["facts"]["path"].is_string();
         assert_eq!(row["state"], if found { "found" } else { "absent" }, "{row}");
     }
+}
+
+#[test]
+fn a_fixed_choice_of_pipelines_is_shown() {
+    let file = env::temp_dir().join(format!("consonance-doctor-{}.tuning", process::id()));
+    fs::write(&file, "consonance tuning 1\n\nnear = plain\nfar = stream\n").expect("a file");
+    for (value, expected) in
+        [(file.as_os_str(), ["plain", "stream", "file"]), ("off".as_ref(), ["vector", "ahead", "off"])]
+    {
+        let mut command = Command::new(CONSONANCE);
+        let output = command.args(["doctor", "--json"]).env("CONSONANCE_TUNING", value).output().expect("the command");
+        let facts = named(&rows(&text(&output.stdout)), "pipelines")["facts"].clone();
+        assert_eq!(["near", "far", "origin"].map(|key| facts[key].as_str().unwrap_or_default()), expected);
+    }
+    fs::remove_file(&file).expect("the file");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Makes calls with threads and with processes, and compares every bit with the spec. The processes
-//! also report whether the system lets them read each other's memory: they try it as any group
-//! does.
+//! also report whether the system lets them read each other's memory, and which pipelines they
+//! choose for their data: they try both as any group does.
 
 use super::{
     limits::{PTRACE_SCOPE, without},
@@ -11,6 +11,7 @@ use crate::{
 };
 use consonance::{CommunicationOptions, Communicator, Error, ProcessGroup, ReduceOp, TfConfigClusterResolver};
 use consonance_harness::sample::{keys, sample};
+use consonance_kernels::tuning::{Settled, settled};
 use consonance_spec::collective;
 use serde_json::{Value, json};
 use std::{
@@ -20,6 +21,9 @@ use std::{
 
 /// Ranks of a trial: the least number for which the order of contributions matters.
 const RANKS: usize = 3;
+
+/// Ranks of the trial that chooses pipelines. More ranks than cores do not choose.
+const PAIR: usize = 2;
 
 /// Elements of each call. The sizes take different paths: with the descriptor, staged, and in
 /// several windows.
@@ -41,6 +45,8 @@ struct Found {
     wrong: u64,
     /// Whether each rank can read the memory of the ranks in other processes.
     reads: bool,
+    /// The pipelines of rank 0, if it is a process: a JSON object.
+    pipelines: Value,
 }
 
 /// The reason why a trial has no results.
@@ -65,8 +71,11 @@ fn cannot(doing: &str) -> impl Fn(io::Error) -> TrialError {
 
 pub(super) fn rows() -> Vec<Row> {
     let (of_threads, _) = timed("threads", threads);
-    let (of_processes, reads) = timed("processes", processes);
-    [Some(of_threads), Some(of_processes), reads.map(peers)].into_iter().flatten().collect()
+    let (of_processes, reads) = timed("processes", || processes(RANKS));
+    // If processes cannot make calls, their row says why.
+    let pair = reads.and_then(|_| processes(PAIR).ok());
+    let pipelines = pair.map(|found| pipelines(found.pipelines));
+    [Some(of_threads), Some(of_processes), reads.map(peers), pipelines].into_iter().flatten().collect()
 }
 
 /// Runs a trial. Returns its row, and [`Found::reads`] if it has results.
@@ -77,11 +86,11 @@ fn timed(name: &'static str, trial: fn() -> Result<Found, TrialError>) -> (Row, 
     let calls = COUNTS.len();
     let row = |state, finding| Row::new(Section::Trial, name, state, finding);
     match found {
-        Ok(Found { wrong: 0, reads }) => {
+        Ok(Found { wrong: 0, reads, .. }) => {
             let finding = format!("{calls} all_reduces of {RANKS} {name}, all bits right, {:.0} ms", seconds * 1e3);
             (row(Verdict::Good, finding).facts(json!({ "wrong": 0, "seconds": seconds })), Some(reads))
         }
-        Ok(Found { wrong, reads }) => {
+        Ok(Found { wrong, reads, .. }) => {
             let finding = format!("{calls} all_reduces of {RANKS} {name}: {wrong} elements are wrong");
             let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
             (row(Verdict::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
@@ -111,13 +120,38 @@ fn peers(reads: bool) -> Row {
     Row::new(Section::Trial, NAME, Verdict::Note, finding).advice(advice).facts(facts)
 }
 
+/// Returns the row of the pipelines that a group of two processes takes.
+fn pipelines(facts: Value) -> Row {
+    let finding = match facts["origin"].as_str() {
+        Some("measured") => "measured between 2 processes, as each job does before its first large call",
+        Some("file") => "of the file that CONSONANCE_TUNING names",
+        Some("off") => "the defaults, since CONSONANCE_TUNING is off",
+        _ => "the defaults: 2 processes here did not measure, as on one core or beside much other work",
+    };
+    let of = |key: &str| facts[key].as_str().unwrap_or("unknown").to_owned();
+    let finding = format!("{} for data in a core's caches, {} beyond: {finding}", of("near"), of("far"));
+    Row::new(Section::Trial, "pipelines", Verdict::Good, finding).facts(facts)
+}
+
+/// Returns the pipelines of this process, and where they come from.
+fn own_pipelines() -> Value {
+    let Ok(Settled { tuning, file, is_off, trials, .. }) = settled() else { return Value::Null };
+    let origin = match (is_off, file) {
+        (true, _) => "off",
+        (false, Some(_)) => "file",
+        (false, None) if trials.is_empty() => "default",
+        (false, None) => "measured",
+    };
+    json!({ "near": tuning.near.name(), "far": tuning.far.name(), "origin": origin })
+}
+
 fn threads() -> Result<Found, TrialError> {
     gather(vec![start(None)?])
 }
 
-fn processes() -> Result<Found, TrialError> {
-    let cluster = Cluster::local(RANKS).map_err(cannot("choose addresses"))?;
-    gather((0..RANKS).map(|rank| start(Some((&cluster, rank)))).collect::<Result<_, _>>()?)
+fn processes(ranks: usize) -> Result<Found, TrialError> {
+    let cluster = Cluster::local(ranks).map_err(cannot("choose addresses"))?;
+    gather((0..ranks).map(|rank| start(Some((&cluster, rank)))).collect::<Result<_, _>>()?)
 }
 
 /// Starts a process: this rank of a cluster, or all ranks as threads.
@@ -138,14 +172,15 @@ fn start(rank: Option<(&Cluster, usize)>) -> Result<Program, TrialError> {
 /// Waits for the processes of a trial, and adds their results up.
 fn gather(programs: Vec<Program>) -> Result<Found, TrialError> {
     let deadline = Instant::now() + LIMIT;
-    let mut found = Found { wrong: 0, reads: true };
+    let mut found = Found { wrong: 0, reads: true, pipelines: Value::Null };
     let mut failure = None;
     for program in programs {
         match program.finish(deadline) {
             Err(why) => failure = failure.or(Some(failed(&why))),
             Ok((success, text)) => match answer(&text) {
                 Some(Ok(own)) if success => {
-                    found = Found { wrong: found.wrong + own.wrong, reads: found.reads && own.reads };
+                    (found.wrong, found.reads) = (found.wrong + own.wrong, found.reads && own.reads);
+                    found.pipelines = if found.pipelines.is_null() { own.pipelines } else { found.pipelines };
                 }
                 // An error of the system says more than the error that a peer has left.
                 Some(Err(error)) if error.code.is_some() || failure.is_none() => failure = Some(error),
@@ -171,15 +206,16 @@ fn answer(text: &str) -> Option<Result<Found, TrialError>> {
         let code = answer["os_error"].as_i64().and_then(|code| i32::try_from(code).ok());
         return Some(Err(TrialError { why: why.to_owned(), code }));
     }
-    Some(Ok(Found { wrong: answer["wrong"].as_u64()?, reads: answer["reads"].as_bool()? }))
+    let (wrong, reads) = (answer["wrong"].as_u64()?, answer["reads"].as_bool()?);
+    Some(Ok(Found { wrong, reads, pipelines: answer["pipelines"].clone() }))
 }
 
 /// Runs as a process of the trial: as the rank that `TF_CONFIG` names, or as all ranks. Writes the
 /// results, and returns the exit status.
 pub fn serve(is_rank: bool) -> i32 {
     match if is_rank { rank() } else { all_ranks() } {
-        Ok(Found { wrong, reads }) => {
-            println!("{}", json!({ "wrong": wrong, "reads": reads }));
+        Ok(Found { wrong, reads, pipelines }) => {
+            println!("{}", json!({ "wrong": wrong, "reads": reads, "pipelines": pipelines }));
             0
         }
         Err(TrialError { why, code }) => {
@@ -192,7 +228,7 @@ pub fn serve(is_rank: bool) -> i32 {
 fn rank() -> Result<Found, TrialError> {
     let (_group, mut rank) = join()?;
     let topology = topology_of(&mut rank, Collective::AllReduce)?;
-    Ok(Found { wrong: reduce(&mut rank)?, reads: topology.reads })
+    Ok(Found { wrong: reduce(&mut rank)?, reads: topology.reads, pipelines: own_pipelines() })
 }
 
 fn all_ranks() -> Result<Found, TrialError> {
@@ -214,7 +250,7 @@ fn all_ranks() -> Result<Found, TrialError> {
         };
         refused.into_iter().chain(started).map(of_rank).sum::<Result<u64, TrialError>>()
     })?;
-    Ok(Found { wrong, reads: false })
+    Ok(Found { wrong, reads: false, pipelines: Value::Null })
 }
 
 fn join() -> consonance::Result<(ProcessGroup, Communicator)> {
@@ -253,7 +289,7 @@ mod tests {
 
     #[test]
     fn wrong_elements_fail_and_an_error_has_advice() {
-        let (row, _) = timed("threads", || Ok(Found { wrong: 7, reads: false }));
+        let (row, _) = timed("threads", || Ok(Found { wrong: 7, reads: false, pipelines: Value::Null }));
         assert_eq!((row.state, row.advice.is_some()), (Verdict::Fails, true), "{row}");
         assert!(row.finding.contains("7 elements are wrong"), "{row}");
         let (row, reads) = timed("threads", || Err(cannot("start a thread")(io::Error::from_raw_os_error(24))));
@@ -269,7 +305,8 @@ mod tests {
 
     #[test]
     fn processes_report_their_result_on_one_line() {
-        assert!(matches!(answer("x\n{\"wrong\": 2, \"reads\": true}\n"), Some(Ok(Found { wrong: 2, reads: true }))));
+        let of_threads = answer("x\n{\"wrong\": 2, \"reads\": true}\n");
+        assert!(matches!(of_threads, Some(Ok(Found { wrong: 2, reads: true, pipelines: Value::Null }))));
         assert!(matches!(answer("{\"error\": \"e\", \"os_error\": 24}"), Some(Err(TrialError { code: Some(24), .. }))));
         assert!(answer("panicked").is_none() && answer("").is_none());
     }
