@@ -177,6 +177,13 @@ impl Inbox {
         self.lock().reason_of(rank, group)
     }
 
+    /// Returns those of the members of a group whose processes have ended without a word.
+    pub(super) fn deaths(&self, members: &[usize], group: u64) -> Vec<(usize, Reason)> {
+        let contents = self.lock();
+        let is_dead = |rank: &&usize| contents.gone.contains(rank) && !contents.left.contains_key(&(**rank, group));
+        members.iter().filter(is_dead).map(|&rank| (rank, Reason::Death)).collect()
+    }
+
     /// Returns whether a rank makes no more calls in the group of this number.
     pub(super) fn has_left(&self, rank: usize, group: u64) -> bool {
         self.lock().has_left(rank, group)

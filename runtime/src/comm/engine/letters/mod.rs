@@ -10,6 +10,7 @@
 //! the same losses, and meet in the generation that follows from these. Nobody listens to a lost
 //! rank about other losses. A rank that is told that it is lost itself does not go on.
 
+mod departure;
 mod ends;
 mod inbox;
 mod letter;
@@ -475,24 +476,6 @@ impl Engine for Messages {
             carrier: group.carrier.clone(),
             blamed: Mutex::default(),
         }))))
-    }
-}
-
-/// The rank leaves: it tells the peers that wait for it. If its group was aborted, it tells them of
-/// that first: they may not have heard of it, and would name this rank.
-impl Drop for Messages {
-    fn drop(&mut self) {
-        let group = &*self.group;
-        let ends_of = |of: &Generation| (group.inbox.ends_of(*of).into_iter(), *of);
-        let ends = group.line.iter().map(ends_of);
-        let ends = ends.flat_map(|(ends, of)| ends.map(move |(number, end)| (Generation { number, ..of }, end)));
-        let ends: Vec<(Generation, End)> = ends.collect();
-        for &member in &group.members {
-            for &(of, end) in &ends {
-                group.tell(member, Content::End { of, end });
-            }
-            group.tell(member, Content::Leave { group: group.generation().group });
-        }
     }
 }
 

@@ -241,6 +241,53 @@ fn a_rank_ending_without_a_word_was_lost() {
     }
 }
 
+/// Carries letters to the inboxes of all ranks but one, which has ended.
+struct Living(Vec<Arc<Inbox>>, usize);
+
+impl Carrier for Living {
+    fn carry(&self, from: usize, to: usize, letter: Letter) {
+        if to != self.1 {
+            self.0[to].put(from, letter);
+        }
+    }
+}
+
+/// Found by a soak of two hosts: rank 0 was told that rank 1 had left, which had lost rank 2 in a
+/// subgroup of these two.
+#[test]
+fn a_rank_leaving_after_a_loss_in_a_part_names_the_lost_one() {
+    let inboxes: Vec<Arc<Inbox>> = (0..3).map(|rank| Arc::new(Inbox::new(rank, 3))).collect();
+    let carrier = Arc::new(Living(inboxes.clone(), 2));
+    let engine = |rank: usize| {
+        let world = World::new(rank, 3).expect("one of three");
+        inboxes[rank].clone().engine(world, carrier.clone())
+    };
+    let (first, mut second) = (engine(0), engine(1));
+    let part = second.subgroup(&[1, 2]).ok().flatten().expect("a part with this rank");
+    let mut part = Communicator::from_engine(part);
+    // Rank 0 does not hear of the end itself yet.
+    inboxes[1].put(2, Letter::gone());
+    assert!(matches!(part.barrier(), Err(Error::Aborted { replica: 1, lost: true, .. })));
+    drop(part);
+    drop(second);
+    let error = Communicator::from_engine(first).barrier();
+    assert!(matches!(error, Err(Error::Aborted { replica: 2, lost: true, .. })), "{error:?}");
+}
+
+/// A rank that moves on takes all others for gone.
+#[test]
+fn a_rank_moving_on_says_of_nobody_that_it_is_lost() {
+    let inboxes: Vec<Arc<Inbox>> = (0..3).map(|rank| Arc::new(Inbox::new(rank, 3))).collect();
+    let carrier = Arc::new(Living(inboxes.clone(), 3));
+    let world = |rank| World::new(rank, 3).expect("one of three");
+    let first = inboxes[0].clone().engine(world(0), carrier.clone());
+    let second = inboxes[1].clone().engine(world(1), carrier.clone());
+    [0, 2].into_iter().for_each(|rank| inboxes[1].put(rank, Letter::gone()));
+    drop(second);
+    let error = Communicator::from_engine(first).barrier();
+    assert!(matches!(error, Err(Error::Left { replica: 1, .. })), "{error:?}");
+}
+
 /// Loses one rank more while a majority is waited for, the first time.
 struct LosesMore {
     inbox: Arc<Inbox>,
