@@ -9,7 +9,7 @@ use super::{
     Majority,
     group_builder::ProcessGroupBuilder,
     links::Links,
-    process_group::{Generation, Means, Member, ProcessGroup},
+    process_group::{FIRST, Generation, Means, Member, ProcessGroup},
     role::host_name,
     roster::{Locality, Roster, Way, chosen_wire},
 };
@@ -66,6 +66,25 @@ impl ProcessGroupBuilder {
             return Err(Error::invalid(call, "cluster", expected, size.to_string()));
         }
         let deadline = Instant::now() + self.timeout;
+        loop {
+            let (coming, met) = self.meet_hosts(call, place, deadline)?;
+            let earlier: Vec<usize> = (0..size).filter(|&process| met.greetings[process].generation > 0).collect();
+            let mut links = self.connect_hosts(place, coming, met, deadline)?;
+            if earlier.is_empty() {
+                let (generation, communicators) = self.group_of(place, &mut links, FIRST, &Vec::from_iter(0..size));
+                return Ok((generation, communicators, links));
+            }
+            // This process replaces another one: the others know the number.
+            match self.form_hosts(call, place, &mut links, None, deadline, Majority::Needed) {
+                // Their group ended with them. All who are here are new, and meet as at first.
+                Err(Error::Meeting { .. }) if links.hosts.have_ended(&earlier) && Instant::now() < deadline => {}
+                formed => return formed.map(|(generation, communicators)| (generation, communicators, links)),
+            }
+        }
+    }
+
+    /// Meets the other processes, at addresses that all know or that are in a table.
+    fn meet_hosts(&self, call: &'static str, place: &Roster, deadline: Instant) -> Result<(Coming, Met)> {
         let coming = self.coming(call, place, 0)?;
         let greeting = coming.greeting.clone();
         let tell = |waiting: &Waiting| (self.on_wait)(&place.waits(waiting, self.timeout));
@@ -89,7 +108,7 @@ impl ProcessGroupBuilder {
                 let claim = Claim {
                     digest: place.digest,
                     rank: place.own,
-                    size,
+                    size: place.tasks.len(),
                     pid: greeting.pid,
                     host: greeting.host.clone(),
                     port: listener.local_addr().map_err(failed)?.port(),
@@ -98,14 +117,7 @@ impl ProcessGroupBuilder {
                 meet_at(&Host { greeting, names, addresses }, listener, deadline, tell).map_err(refused)?
             }
         };
-        let is_first = met.greetings.iter().all(|greeting| greeting.generation == 0);
-        let mut links = self.connect_hosts(place, coming, met, deadline)?;
-        let (generation, communicators) = match is_first {
-            true => self.group_of(place, &mut links, 1, &(0..size).collect::<Vec<_>>()),
-            // This process replaces another one: the others know the number.
-            false => self.form_hosts(call, place, &mut links, None, deadline, Majority::Needed)?,
-        };
-        Ok((generation, communicators, links))
+        Ok((coming, met))
     }
 
     /// Opens the wire and the memory of a process that is about to meet others. `generation` is the
@@ -219,4 +231,60 @@ impl ProcessGroup {
 
 pub(super) fn not_met(call: &'static str, place: &Roster, NotMet { problem, missing }: NotMet) -> Error {
     Error::Meeting { call, task: place.own_task().to_owned(), problem, missing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterSpec, ReduceOp, SimpleClusterResolver};
+    use std::{net::TcpListener, sync::Barrier, thread};
+
+    /// Found by a soak of two hosts: the replacement failed, as if its side of a network had lost
+    /// the majority.
+    #[test]
+    fn a_replacement_meets_new_processes_after_the_end_of_all_others() {
+        if let Err(absent) = Wire::open(None) {
+            return println!("skipped: {absent}");
+        }
+        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let addresses = listeners.iter().map(|listener| listener.local_addr().expect("an address").to_string());
+        let cluster = ClusterSpec::new().job("worker", addresses.collect::<Vec<_>>()).expect("three addresses");
+        drop(listeners);
+        let builder = |task: usize| {
+            let task = SimpleClusterResolver::new(cluster.clone()).with_task("worker", task).expect("one of three");
+            let builder = ProcessGroup::builder(task).over_wire(true).on_wait(|_| {});
+            builder.timeout(Duration::from_secs(60)).expect("a time that ends")
+        };
+        // Processes of an earlier generation, which end when the replacement sends its numbers.
+        let both = Barrier::new(2);
+        let survivor = |task: usize| {
+            let (builder, deadline) = (builder(task), Instant::now() + Duration::from_secs(60));
+            let place = builder.job.place(builder.locality).expect("a task of the cluster");
+            let Way::Addresses(addresses) = &place.way else { unreachable!("a group over a wire") };
+            let coming = builder.coming("test", &place, 5).expect("a wire");
+            let (greeting, names, addresses) = (coming.greeting.clone(), place.tasks.clone(), addresses.clone());
+            let _met = meet(&Host { greeting, names, addresses }, deadline, |_| {}).expect("all meet");
+            both.wait();
+            while coming.wire.progress().is_empty() {
+                assert!(Instant::now() < deadline, "the replacement sends nothing");
+                thread::yield_now();
+            }
+            both.wait();
+        };
+        let member = |task: usize| {
+            let mut group = builder(task).join().expect("three new processes");
+            let mut sum = [1.0f32];
+            group.communicators()[0].all_reduce(ReduceOp::Sum, &mut sum).expect("a sum");
+            (group.generation(), sum[0])
+        };
+        thread::scope(|scope| {
+            let replacement = scope.spawn(|| member(2));
+            let survivor = &survivor;
+            let survivors = [0, 1].map(|task| scope.spawn(move || survivor(task)));
+            survivors.into_iter().for_each(|survivor| survivor.join().expect("it meets the others"));
+            let others = [0, 1].map(|task| scope.spawn(move || member(task)));
+            let all = others.into_iter().chain([replacement]);
+            all.for_each(|member| assert_eq!(member.join().expect("no panic"), (FIRST, 3.0)));
+        });
+    }
 }

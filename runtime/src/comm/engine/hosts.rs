@@ -23,7 +23,7 @@ use std::{
     cmp::Ordering,
     io,
     ops::Range,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -217,6 +217,20 @@ impl Hosts {
         self.network.leave();
     }
 
+    /// Returns whether these processes have ended for sure. Waits until that is known of each.
+    pub(crate) fn have_ended(&self, processes: &[usize]) -> bool {
+        let ends = self.known_ends(processes);
+        processes.iter().all(|&process| matches!(ends[process].gone, Some((_, true))))
+    }
+
+    /// Returns the ends of all processes, once those of these are known. Another process may have
+    /// heard of an end first.
+    fn known_ends(&self, processes: &[usize]) -> MutexGuard<'_, Vec<End>> {
+        let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = |ends: &mut Vec<End>| processes.iter().any(|&process| ends[process].gone.is_none());
+        self.ends.1.wait_timeout_while(ends, CERTAIN, is_open).unwrap_or_else(PoisonError::into_inner).0
+    }
+
     fn process_of(&self, rank: usize) -> usize {
         self.processes.partition_point(|process| process.ranks.end <= rank)
     }
@@ -288,11 +302,8 @@ impl Carrier for Hosts {
         let mut processes: Vec<usize> = earlier.iter().map(|&rank| self.process_of(rank)).collect();
         processes.dedup();
         let is_here = |process: usize| left.iter().any(|&rank| self.process_of(rank) == process);
-        let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another process may have heard of an end first.
-        let is_open = |ends: &mut Vec<End>| processes.iter().any(|&one| !is_here(one) && ends[one].gone.is_none());
-        let waited = self.ends.1.wait_timeout_while(ends, CERTAIN, is_open);
-        let (ends, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let others: Vec<usize> = processes.iter().copied().filter(|&process| !is_here(process)).collect();
+        let ends = self.known_ends(&others);
         let has_ended = |&process: &usize| matches!(ends[process].gone, Some((_, true)));
         if processes.iter().any(|process| has_ended(process) && ends[*process].left_behind) {
             let problem = "the other replicas took this one for lost, and one has ended since".to_owned();
