@@ -10,10 +10,11 @@ use std::{
 };
 
 /// The names and the text of the files that the model checks.
-pub const FILES: [(&str, &str); 20] = [
+pub const FILES: [(&str, &str); 21] = [
     ("sync/wait.rs", include_str!("../../src/sync/wait.rs")),
     ("shm/records.rs", include_str!("../../src/shm/records.rs")),
     ("shm/call_log.rs", include_str!("../../src/shm/call_log.rs")),
+    ("shm/rank_gpu.rs", include_str!("../../src/shm/rank_gpu.rs")),
     ("shm/version.rs", include_str!("../../src/shm/version.rs")),
     ("group/post.rs", include_str!("../../src/group/post.rs")),
     ("group/state/mod.rs", include_str!("../../src/group/state/mod.rs")),

@@ -6,7 +6,7 @@ use consonance_model::{
 };
 
 /// Synchronisations by name, each with the scenario that fails without it, at each of its ends.
-const FOUND_BY: [(&str, &str); 26] = [
+const FOUND_BY: [(&str, &str); 27] = [
     ("arrival", "exchange"),
     ("sleep", "exchange"),
     ("wake", "exchange, end from outside"),
@@ -31,6 +31,7 @@ const FOUND_BY: [(&str, &str); 26] = [
     ("letter", "letters"),
     ("overtaken", "versions"),
     ("version", "versions"),
+    ("gpu", "gpu"),
     ("entry", "wake"),
     ("entry_id", "wake"),
 ];

@@ -113,6 +113,19 @@ impl Endpoint {
         self.participant.meeting.waiter.keep_waiting = Some(ask);
     }
 
+    /// Says for reports of other processes that this rank is on this GPU: its number in this
+    /// process and the bytes of its UUID. In a group that was split off it says so of its rank
+    /// among all ranks. There is no such report of a group of threads.
+    pub fn say_gpu(&self, ordinal: usize, uuid: [u8; 16]) {
+        let member = self.member();
+        // A fork does not have the memory of the log.
+        if !member.state.forked()
+            && let Some(call_log) = member.call_log()
+        {
+            call_log.say_gpu(ordinal, uuid);
+        }
+    }
+
     /// Begins a call of one or several steps, which together wait for peers no longer than the
     /// timeout.
     pub fn begin_call(&mut self) {

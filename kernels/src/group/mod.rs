@@ -83,6 +83,8 @@ mod measured;
 mod endpoint;
 #[cfg(all(test, target_os = "linux"))]
 mod corrupt_peer;
+#[cfg(all(test, target_os = "linux"))]
+mod said_gpus;
 
 pub use end::{Abort, Aborter, End, Fault, LastCall, Reason, Witness};
 pub use endpoint::Endpoint;

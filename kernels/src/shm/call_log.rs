@@ -1,5 +1,5 @@
-//! The log of the last calls of a rank. Only the rank's process writes it; any process can read it
-//! at any time, even after the rank's process has died.
+//! The log of the last calls of a rank, with its process and its GPU. Only the rank's process
+//! writes it; any process can read it at any time, even after the rank's process has died.
 //!
 //! # The protocol
 //!
@@ -10,7 +10,10 @@
 //! on other threads while one of its threads writes an entry. That race mixes two lines of a
 //! report.
 
-use super::codes::{self, coded};
+use super::{
+    codes::{self, coded},
+    rank_gpu::RankGpu,
+};
 use crate::sync::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 use consonance_spec::{Extension, Signature};
 use std::{array, fmt, process};
@@ -27,6 +30,8 @@ record! {
         /// The id of the process that the rank is in; 0 while it is in none.
         process: AtomicU32,
         slots: [Slot; CALLS],
+        /// Behind the slots, whose places in cache lines matter to calls.
+        gpu: RankGpu,
     }
 }
 
@@ -79,7 +84,12 @@ coded! {
 
 impl Default for CallLog {
     fn default() -> Self {
-        CallLog { begun: AtomicU64::new(0), process: AtomicU32::new(0), slots: array::from_fn(|_| Slot::default()) }
+        CallLog {
+            begun: AtomicU64::new(0),
+            process: AtomicU32::new(0),
+            slots: array::from_fn(|_| Slot::default()),
+            gpu: RankGpu::default(),
+        }
     }
 }
 
@@ -92,6 +102,16 @@ impl CallLog {
     /// Returns the process that the rank is in, by that process's own view of its id.
     pub(crate) fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
+    }
+
+    /// Records that the rank is on this GPU, unless it is on another one: see [`RankGpu::say`].
+    pub(crate) fn say_gpu(&self, ordinal: usize, identity: [u8; 16]) {
+        self.gpu.say(ordinal, identity);
+    }
+
+    /// Returns the GPU that the rank is on, by its number in the rank's process and its identity.
+    pub(crate) fn gpu(&self) -> Option<(usize, [u8; 16])> {
+        self.gpu.read()
     }
 
     /// Logs a call that begins, and returns its entry id for [`end`](CallLog::end).

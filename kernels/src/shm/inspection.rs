@@ -10,7 +10,7 @@ use super::{
     segment::Segment,
     title::LinkTitle,
 };
-use crate::sync::watch;
+use crate::{cuda::Uuid, sync::watch};
 use consonance_spec::Extension;
 use memmap2::MmapOptions;
 use rustix::fs::{Mode, OFlags};
@@ -42,6 +42,9 @@ pub struct RankCalls {
     /// The process that the rank is or was in, by that process's own view of its id; `None` if the
     /// rank has not come yet.
     pub process: Option<u32>,
+    /// The GPU that the rank is on, by its number in that process and its identity; `None` if the
+    /// rank is on the host. The process has said so.
+    pub gpu: Option<(usize, Uuid)>,
     /// Its last calls, in the order in which they began.
     pub calls: Vec<Entry>,
 }
@@ -125,13 +128,18 @@ fn inspect_file(file: &OwnedFd) -> Result<Inspection, SegmentError> {
 
 impl RankCalls {
     fn read(rank: usize, call_log: &CallLog) -> RankCalls {
-        RankCalls { rank, process: call_log.process(), calls: call_log.read() }
+        let gpu = call_log.gpu().map(|(ordinal, uuid)| (ordinal, Uuid(uuid)));
+        RankCalls { rank, process: call_log.process(), gpu, calls: call_log.read() }
     }
 
     fn name(&self) -> String {
-        match self.process {
+        let name = match self.process {
             Some(process) => format!("rank {}, process {process}", self.rank),
             None => format!("rank {}, in no process", self.rank),
+        };
+        match self.gpu {
+            Some((ordinal, uuid)) => format!("{name}, on cuda:{ordinal}, {uuid}"),
+            None => name,
         }
     }
 }

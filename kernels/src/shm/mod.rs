@@ -22,6 +22,7 @@
 
 pub(crate) mod records;
 pub(crate) mod ring;
+pub(crate) mod rank_gpu;
 pub mod call_log;
 pub mod codes;
 pub(crate) mod local;

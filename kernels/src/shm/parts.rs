@@ -105,6 +105,7 @@ mod tests {
         assert_eq!(count("split", "Head.owner"), 16);
         assert_eq!(count("pair", "RankRecord.sleeper.wake.count"), 17 * 3 * 2);
         assert_eq!(count("segment", "CallLog.slots.entry_id"), 3 * 64);
+        assert_eq!(count("segment", "CallLog.gpu.state"), 3);
         assert_eq!(count("segment", "Life.word"), 3);
         assert_eq!(count("root", "staging"), 3);
         assert_eq!(count("split", "RingEnds.reader.read"), 16 * 9);

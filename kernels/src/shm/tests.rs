@@ -6,6 +6,7 @@ use super::{
     mapping::PAGE,
 };
 use crate::{
+    cuda::Uuid,
     sync::atomics::{AtomicU64, Ordering},
     tuning::Tuning,
 };
@@ -417,6 +418,7 @@ impl Holder {
         let _again = segment.file().try_clone_to_owned().unwrap();
         let call_log = segment.call_log(0);
         call_log.claim();
+        call_log.say_gpu(3, [7; 16]);
         let entry_id = call_log.begin(1, 0, 0);
         call_log.end(entry_id, Outcome::Done);
         call_log.begin(2, 0, 16);
@@ -445,12 +447,12 @@ fn another_process_is_inspected() {
     assert_eq!((inspection.group, inspection.shape), (ID, shape(2)));
     let call = |number, bytes, outcome| Entry { number, head: 0, bytes, outcome };
     let calls = vec![call(1, 0, Outcome::Done), call(2, 16, Outcome::Begun)];
-    assert_eq!(inspection.ranks[0], RankCalls { rank: 0, process: Some(pid), calls });
-    assert_eq!(inspection.ranks[1], RankCalls { rank: 1, process: None, calls: Vec::new() });
+    assert_eq!(inspection.ranks[0], RankCalls { rank: 0, process: Some(pid), gpu: Some((3, Uuid([7; 16]))), calls });
+    assert_eq!(inspection.ranks[1], RankCalls { rank: 1, process: None, gpu: None, calls: Vec::new() });
     let id = ID;
     let both = format!(
-        "group {id} of 2 ranks\nrank 0, process {pid}\n  call 1: all_reduce(), 0 bytes, done\n  \
-         call 2: all_reduce(), 16 bytes, not ended\nrank 1, in no process"
+        "group {id} of 2 ranks\nrank 0, process {pid}, on cuda:3, GPU-07070707-0707-0707-0707-070707070707\n  \
+         call 1: all_reduce(), 0 bytes, done\n  call 2: all_reduce(), 16 bytes, not ended\nrank 1, in no process"
     );
     assert_eq!([2, 64].map(|calls| inspection.text(calls, &[])), [both.clone(), both]);
     let last = inspection.text(1, &[]);

@@ -46,7 +46,7 @@ const fn scenario(name: &'static str, preemptions: usize, run: fn()) -> Scenario
 }
 
 /// Every scenario.
-pub const ALL: [Scenario; 62] = [
+pub const ALL: [Scenario; 63] = [
     scenario("exchange", 3, exchange),
     scenario("exchange in swapped places", 2, exchange_in_traded_places),
     scenario("exchange of different kinds", 2, exchange_of_different_kinds),
@@ -107,6 +107,7 @@ pub const ALL: [Scenario; 62] = [
     Scenario { deaths: LETTER_DEATHS, ..scenario("letters, death", 1, letters_and_death) },
     Scenario { deaths: LINK_DEATHS, ..scenario("links, death", 0, links_and_death) },
     scenario("versions", 3, versions),
+    scenario("gpu", 3, gpu_of_a_rank),
     scenario("chain of waits", 2, chain_of_waits),
     scenario("wake", 1, call_log),
 ];

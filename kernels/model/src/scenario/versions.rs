@@ -1,7 +1,7 @@
-//! A scenario of memory that one rank writes while another one copies it.
+//! Scenarios of memory that one rank writes while another one copies it.
 
 use crate::{
-    shm::version::Version,
+    shm::{rank_gpu::RankGpu, version::Version},
     sync::atomics::{AtomicU64, Ordering},
 };
 use std::sync::Arc;
@@ -41,4 +41,22 @@ pub(super) fn versions() {
     }
     writer.join().expect("the writer ends");
     assert_eq!(read(), Some((2 * WRITES, [WRITES; 2])), "nobody writes any more");
+}
+
+/// Two threads of a rank are on different GPUs. A reader sees one of them, whole, and always the
+/// same; afterwards one is said.
+pub(super) fn gpu_of_a_rank() {
+    let gpu = Arc::<RankGpu>::default();
+    let sayers = [1u8, 2].map(|number| {
+        let gpu = gpu.clone();
+        loom::thread::spawn(move || gpu.say(number.into(), [number; 16]))
+    });
+    let read = || gpu.read().inspect(|&(ordinal, identity)| assert_eq!(identity, [ordinal as u8; 16]));
+    let (first, second) = (read(), read());
+    sayers.into_iter().for_each(|sayer| sayer.join().expect("a rank says its GPU"));
+    let last = read();
+    assert!(last.is_some(), "one of them was first");
+    for seen in [first, second] {
+        assert!(seen.is_none() || seen == last, "{seen:?}, then {last:?}");
+    }
 }

@@ -8,6 +8,8 @@ pub(crate) mod ring;
 #[path = "../../../src/shm/codes.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod codes;
+#[path = "../../../src/shm/rank_gpu.rs"]
+pub(crate) mod rank_gpu;
 #[path = "../../../src/shm/call_log.rs"]
 #[allow(dead_code, reason = "the model needs a part of it")]
 pub(crate) mod call_log_text;
