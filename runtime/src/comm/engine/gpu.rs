@@ -71,6 +71,7 @@ impl OnGpu {
         let placed = communicators.into_iter().zip(devices).map(|(communicator, device)| match device.gpu() {
             Some(gpu) if !communicator.engine.reaches(device.space()) => {
                 let (gpu, timeout) = (device::open(call, gpu)?, communicator.configuration.timeout);
+                communicator.engine.say_gpu(gpu.device().ordinal(), gpu.device().uuid());
                 let engine = Box::new(OnGpu { ranks: communicator.engine, gpu, closed: None, stream: None, timeout });
                 Ok(Communicator { engine, ..communicator })
             }

@@ -317,6 +317,11 @@ pub trait Engine: Send {
         Way::Host
     }
 
+    /// Says that this rank is on this GPU, by its number in this process and its identity, for
+    /// `consonance trace` in other processes. By default nobody is told.
+    #[doc(hidden)]
+    fn say_gpu(&self, _ordinal: usize, _uuid: Uuid) {}
+
     /// Notes that an error says of this rank that its call differs from those of the others. An
     /// engine of processes tells the launcher. By default this does nothing.
     fn blame(&self, _rank: usize) {}

@@ -24,6 +24,7 @@ use crate::{
     profile::Transport,
 };
 use consonance_kernels::{
+    cuda::Uuid,
     group::{Endpoint, Fault, KeepWaiting, PostedCall},
     memory::{Memory, Space},
     os::launcher::Blame,
@@ -248,6 +249,10 @@ impl Engine for Host {
             topology: Some(endpoint.topology()),
             gpu: None,
         }
+    }
+
+    fn say_gpu(&self, ordinal: usize, uuid: Uuid) {
+        self.endpoint.say_gpu(ordinal, uuid.0);
     }
 
     fn blame(&self, rank: usize) {
