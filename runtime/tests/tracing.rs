@@ -1,6 +1,13 @@
 //! The spans of calls that a subscriber of `tracing` gets.
 
-use consonance::{Communicator, MirroredStrategy, ReduceOp, Tensor};
+use consonance::{
+    Communicator, MirroredStrategy, ReduceOp, Tensor, World,
+    raw::{
+        Abort, AbortHandle, Buffers, Call, Configuration, Copies, Engine, Explanation, Failure, Kind, Reason, Service,
+        Signature, Way,
+    },
+};
+use consonance_kernels::cuda::Uuid;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -153,6 +160,66 @@ fn a_run_is_the_parent_of_its_calls_and_an_error_is_recorded() {
     assert_eq!(spans.iter().map(|seen| seen.name).collect::<Vec<_>>(), ["run", "call"]);
     assert_eq!((&spans[1].fields["error"], spans[1].events.as_slice()), (&error, &["failed".to_owned()][..]));
     assert!(!spans[1].fields.contains_key("waited_us"), "{spans:?}");
+}
+
+/// The engine of a rank alone, on GPU 3. A call of more than four bytes has data there.
+struct OnGpu;
+
+const UUID: Uuid = Uuid(*b"interpreter \0\0\0\x05");
+
+struct Never;
+
+impl Abort for Never {
+    fn abort(&self, _: Option<usize>, _: Option<u64>, _: Reason) {}
+
+    fn is_aborted(&self) -> bool {
+        false
+    }
+}
+
+impl Engine for OnGpu {
+    fn world(&self) -> World {
+        World::new(0, 1).expect("one rank")
+    }
+
+    fn service(&self) -> Service {
+        Service::Calls
+    }
+
+    fn execute(&mut self, _: Call<'_>, _: &Signature, _: Kind) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &Configuration) {}
+
+    fn abort_handle(&self) -> AbortHandle {
+        (Arc::new(Never) as Arc<dyn Abort>).into()
+    }
+
+    fn explain(&self, _: Option<usize>) -> Explanation {
+        Explanation { gpu: Some((3, UUID)), ..Explanation::default() }
+    }
+
+    fn way(&self, buffers: &Buffers) -> Way {
+        match buffers.recv {
+            Some(recv) if recv.bytes > 4 => Way::Copies(Copies { send: false, input: true, result: true }),
+            Some(_) | None => Way::Host,
+        }
+    }
+}
+
+#[test]
+fn a_call_on_a_gpu_names_it() {
+    let mut alone = Communicator::from_engine(Box::new(OnGpu));
+    let (done, spans) = Collector::around(Level::DEBUG, || {
+        alone.all_reduce(ReduceOp::Sum, &mut [1.0f32; 2])?;
+        alone.all_reduce(ReduceOp::Sum, &mut [1.0f32])?;
+        alone.barrier()
+    });
+    done.unwrap();
+    let gpus = spans.iter().map(|seen| ["gpu", "gpu_uuid"].map(|name| seen.fields.get(name).map(String::as_str)));
+    let on_gpu = [Some("cuda:3"), Some("GPU-696e7465-7270-7265-7465-722000000005")];
+    assert_eq!(gpus.collect::<Vec<_>>(), [on_gpu, [None; 2], [None; 2]]);
 }
 
 #[test]

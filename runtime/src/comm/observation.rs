@@ -95,9 +95,10 @@ impl Communicator {
             failed: false,
             culprit: None,
         };
-        let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record));
-        if let Some((ordinal, uuid)) = gpu.filter(|_| self.profiled) {
-            profile::name_gpu(self.rank(), self.size(), GpuRecord { ordinal, uuid });
+        let gpu = gpu.map(|(ordinal, uuid)| GpuRecord { ordinal, uuid });
+        let traced = profile::are_wanted().then(|| CallSpan::begin(self.rank(), self.size(), &record, gpu));
+        if let Some(gpu) = gpu.filter(|_| self.profiled) {
+            profile::name_gpu(self.rank(), self.size(), gpu);
         }
         let span = self.profiled.then(|| Span::begin(self.rank(), self.size(), Event::Call(record)));
         let result = carry_out(self);

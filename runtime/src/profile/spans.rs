@@ -1,7 +1,7 @@
 //! Spans of calls and runs for subscribers of the crate `tracing`. Without the feature `tracing`
 //! nothing of it is compiled.
 
-use super::CallRecord;
+use super::{CallRecord, GpuRecord};
 use crate::Error;
 
 /// The span of a call. It ends when it is dropped.
@@ -22,7 +22,7 @@ pub(crate) const fn are_wanted() -> bool {
 
 #[cfg(not(feature = "tracing"))]
 impl CallSpan {
-    pub(crate) fn begin(_: usize, _: usize, _: &CallRecord) -> CallSpan {
+    pub(crate) fn begin(_: usize, _: usize, _: &CallRecord, _: Option<GpuRecord>) -> CallSpan {
         CallSpan()
     }
 
@@ -47,8 +47,8 @@ pub(crate) fn are_wanted() -> bool {
 
 #[cfg(feature = "tracing")]
 impl CallSpan {
-    /// Begins and enters the span of a call.
-    pub(crate) fn begin(replica: usize, replicas: usize, call: &CallRecord) -> CallSpan {
+    /// Begins and enters the span of a call, whose data are on `gpu` if on one.
+    pub(crate) fn begin(replica: usize, replicas: usize, call: &CallRecord, gpu: Option<GpuRecord>) -> CallSpan {
         let span = tracing::debug_span!(
             target: "consonance",
             "call",
@@ -60,6 +60,8 @@ impl CallSpan {
             replica,
             replicas,
             transport = call.transport.map(|transport| transport.name()),
+            gpu = gpu.map(|gpu| format!("cuda:{}", gpu.ordinal)),
+            gpu_uuid = gpu.map(|gpu| gpu.uuid.to_string()),
             path = tracing::field::Empty,
             waited_us = tracing::field::Empty,
             error = tracing::field::Empty,
