@@ -2,6 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+use consonance::{
+    ClusterResolver, MultiWorkerMirroredStrategy, ReduceOp, ReplicaContext, Tensor, TfConfigClusterResolver,
+};
 use consonance_kernels::{
     group::Endpoint,
     shm::{GroupId, Segment, Shape, call_log::Outcome},
@@ -126,7 +129,15 @@ fn each_rank_shows_where_it_is() {
     let call = |number, outcome| json!({ "number": number, "call": "barrier()", "bytes": 0, "outcome": outcome });
     let rank = |rank: usize, calls| {
         let waits_for: &[usize] = if rank == 1 { &[0] } else { &[] };
-        json!({ "rank": rank, "process": pid, "state": "running", "waits_for": waits_for, "calls": calls })
+        json!({
+            "rank": rank,
+            "process": pid,
+            "state": "running",
+            "gpu": null,
+            "gpu_uuid": null,
+            "waits_for": waits_for,
+            "calls": calls,
+        })
     };
     let (first, second) = (call(1, "done"), call(2, "not ended"));
     let ranks = [rank(0, json!([first])), rank(1, json!([second]))];
@@ -160,7 +171,7 @@ fn a_stopped_process_is_reported_as_stopped() {
     signal("-CONT");
 }
 
-/// A launch of a chief, a server and workers, which ends when this is dropped.
+/// A launch of processes with roles, which ends when this is dropped.
 struct Roles {
     launch: Child,
     /// The process ids, by role.
@@ -169,16 +180,23 @@ struct Roles {
 }
 
 impl Roles {
+    /// Starts a chief, a server and workers.
     fn start() -> Roles {
         let example = Path::new(CONSONANCE).with_file_name("examples").join("recommender");
         assert!(example.exists(), "cargo test --workspace builds {}", example.display());
         let script = format!("echo pid $$; exec {} --undisturbed --epochs 100000", example.display());
         let mut command = Command::new(CONSONANCE);
-        command.args(["run", "--chief", "--ps", "1", "-n", "2", "--", "sh", "-c", &script]).env_remove("TF_CONFIG");
+        command.args(["run", "--chief", "--ps", "1", "-n", "2", "--", "sh", "-c", &script]);
+        Roles::launch(command, 4)
+    }
+
+    /// Starts a launch of this many processes, each of which prints its id.
+    fn launch(mut command: Command, processes: usize) -> Roles {
+        command.env_remove("TF_CONFIG");
         let mut launch = command.stdout(Stdio::piped()).spawn().expect("the launcher runs");
         let mut output = BufReader::new(launch.stdout.take().expect("a pipe"));
         let mut pids = BTreeMap::new();
-        while pids.len() < 4 {
+        while pids.len() < processes {
             let mut line = String::new();
             assert_ne!(output.read_line(&mut line).expect("a line"), 0, "the launch ended");
             if let Some((role, pid)) = line.trim_end().split_once("] pid ") {
@@ -240,6 +258,68 @@ fn processes_with_parameter_servers_show_roles_and_links() {
         ),
     );
     signal("-CONT");
+}
+
+/// Longer than the test takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Runs as a worker: worker 0 is on GPU 1 of the driver for tests, in a call to which worker 1, on
+/// the host, does not come.
+fn work() {
+    let resolver = TfConfigClusterResolver::new().expect("the launcher's variable");
+    let is_first = resolver.task_id() == Some(0);
+    let device = if is_first { "cuda:1" } else { "cpu:0" };
+    let strategy = MultiWorkerMirroredStrategy::builder(resolver).devices([device]).build().expect("a group");
+    // The line of the test has begun.
+    println!("\npid {}", process::id());
+    let begin = Instant::now();
+    while !is_first && begin.elapsed() < LONG {
+        thread::park_timeout(LONG);
+    }
+    let call = |replica: &ReplicaContext<'_>| {
+        let [device] = replica.devices();
+        replica.all_reduce(ReduceOp::Sum, Tensor::from([1.0f32, 2.0]).to(device)?)
+    };
+    let _ = strategy.run(call);
+}
+
+#[test]
+fn a_rank_on_a_gpu_names_it() {
+    const DRIVER: &str = "CONSONANCE_CUDA_DRIVER";
+    let test = "a_rank_on_a_gpu_names_it";
+    if env::var(TRACED).as_deref() == Ok(test) {
+        return work();
+    }
+    let this = env::current_exe().expect("this test");
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "-n", "2", "--"]).arg(&this).args(["--exact", test, "--test-threads=1", "--nocapture"]);
+    command.env(TRACED, test).env(DRIVER, this.with_file_name("libconsonance_fake_driver.so"));
+    command.env("CONSONANCE_FAKE_DRIVER", "devices=2 first=4");
+    let roles = Roles::launch(command, 2);
+    let [first, second] = ["worker 0", "worker 1"].map(|worker| roles.pids[worker]);
+    let begin = Instant::now();
+    let ranks = loop {
+        let json: Value = serde_json::from_str(&report(second, &["--json"])).expect("JSON");
+        if json[0]["ranks"][0]["calls"][0]["outcome"] == "not ended" {
+            break json[0]["ranks"].clone();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{json}");
+        thread::yield_now();
+    };
+    // GPU 1 of the process is GPU 5 of its machine.
+    let uuid = "GPU-696e7465-7270-7265-7465-722000000005";
+    let of = |rank: usize| ["process", "gpu", "gpu_uuid"].map(|key| ranks[rank][key].clone());
+    assert_eq!(of(0), [json!(first), json!("cuda:1"), json!(uuid)]);
+    assert_eq!(of(1), [json!(second), Value::Null, Value::Null]);
+    let text = report(first, &[]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].starts_with(&format!("rank 0, process {first}: call")), "{text}");
+    assert_eq!(lines[2], format!("  on cuda:1, {uuid}"), "{text}");
+    assert!(lines[3].starts_with("  waits for rank 1, not yet in call"), "{text}");
+    assert!(lines[4].starts_with(&format!("rank 1, process {second}: call")) && lines.len() == 5, "{text}");
+    let text = report(first, &["--calls", "2"]);
+    let [head, gpu] = [format!("rank 0, process {first}"), format!("  on cuda:1, {uuid}")];
+    assert!(text.contains(&format!("\n{head}\n{gpu}\n  call ")), "{text}");
 }
 
 #[test]

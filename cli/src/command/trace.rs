@@ -19,6 +19,9 @@ use std::io;
 /// last call. The number counts all calls of the group, those of strategies for themselves too. A
 /// rank is in, or died in, a call that is "not ended".
 ///
+/// A rank on a GPU has a line with the GPU's number in the process of the rank, and with its UUID,
+/// which is the same in all processes.
+///
 /// A line says whether the process of a rank is stopped or has ended. Another says for which ranks
 /// a rank waits: those that have begun no call of the number of the call that it is in. Groups that
 /// were split off count their own calls, so that this line can be wrong while ranks use several.
@@ -72,7 +75,7 @@ impl Trace {
 }
 
 /// Returns the report about a group: the last calls of each rank, whether its process is stopped or
-/// gone, and for whom it waits.
+/// gone, its GPU, and for whom it waits.
 fn text(inspection: &Inspection, calls: usize) -> String {
     let mut text = format!("group {} of {} ranks\n", inspection.group, inspection.ranks.len());
     for rank in &inspection.ranks {
@@ -81,12 +84,13 @@ fn text(inspection: &Inspection, calls: usize) -> String {
             None => format!("rank {}, in no process", rank.rank),
         };
         let last = &rank.calls[rank.calls.len().saturating_sub(calls)..];
+        let gpu = rank.gpu.map(|(ordinal, uuid)| format!("  on cuda:{ordinal}, {uuid}\n")).unwrap_or_default();
         text += &match (calls, last) {
-            (1, [call]) => format!(": {}\n", call.in_words(EXTENSIONS)),
-            (1, _) => ": no call\n".to_owned(),
-            (_, last) => {
-                last.iter().fold("\n".to_owned(), |lines, call| lines + &format!("  {}\n", call.in_words(EXTENSIONS)))
-            }
+            (1, [call]) => format!(": {}\n{gpu}", call.in_words(EXTENSIONS)),
+            (1, _) => format!(": no call\n{gpu}"),
+            (_, last) => last
+                .iter()
+                .fold(format!("\n{gpu}"), |lines, call| lines + &format!("  {}\n", call.in_words(EXTENSIONS))),
         };
         let awaited = awaited(rank, &inspection.ranks);
         if let (Some(call), [_, ..]) = (rank.calls.last(), &awaited[..]) {
@@ -126,6 +130,8 @@ fn rank_json(rank: &RankCalls, ranks: &[RankCalls], calls: usize) -> Value {
         "rank": rank.rank,
         "process": rank.process,
         "state": state,
+        "gpu": rank.gpu.map(|(ordinal, _)| format!("cuda:{ordinal}")),
+        "gpu_uuid": rank.gpu.map(|(_, uuid)| uuid.to_string()),
         "waits_for": awaited(rank, ranks),
         "calls": last.iter().map(call_json).collect::<Vec<_>>(),
     })
