@@ -5,10 +5,11 @@ use super::{
     driver::{digits, on_a_driver, on_cpus, there},
 };
 use consonance::{
-    ClusterSpec, MirroredStrategy, MultiWorkerMirroredStrategy, ReduceOp, Result, SimpleClusterResolver, Strategy,
-    Tensor, Variable, VariableAggregation, raw::Wire, training::Gradients,
+    ClusterSpec, Error, MirroredStrategy, MultiWorkerMirroredStrategy, ReduceOp, Result, SimpleClusterResolver,
+    Strategy, Tensor, Variable, VariableAggregation, raw::Wire, training::Gradients,
 };
-use std::{thread, time::Duration};
+use consonance_kernels::{cuda::Uuid, shm::Segment};
+use std::{process, thread, time::Duration};
 
 const GRAINS: usize = 5;
 
@@ -133,6 +134,55 @@ fn workers_on_gpus_go_on_after_a_loss() {
                     strategy.reform(Duration::ZERO).unwrap();
                     // Both ranks left are on the GPU.
                     assert_eq!(digits(&sum(&strategy).unwrap()[0]), *two);
+                });
+            }
+        });
+    });
+}
+
+/// Returns the GPU of each rank in the group of this many, as `consonance trace` sees it: its
+/// number in this process, and on its machine.
+fn traced(ranks: usize) -> Vec<Option<(usize, u8)>> {
+    let groups = Segment::inspect(process::id()).expect("the groups of this process");
+    let mut groups = groups.into_iter().filter(|group| group.ranks.len() == ranks);
+    let group = groups.next().expect("a group of this size");
+    assert!(groups.next().is_none(), "two groups of {ranks} ranks");
+    let named = group.ranks.into_iter().map(|rank| rank.gpu);
+    named.map(|gpu| gpu.map(|(ordinal, Uuid(bytes))| (ordinal, bytes[15]))).collect()
+}
+
+#[test]
+fn a_trace_names_the_gpus_of_all_ranks_after_a_loss() {
+    let test = "workers::a_trace_names_the_gpus_of_all_ranks_after_a_loss";
+    on_a_driver(test, "devices=2 first=4", || {
+        let sum = |strategy: &Strategy, is_refused: bool| {
+            strategy.run(|replica| {
+                if is_refused {
+                    return Err(Error::WrongContext { call: "a test", problem: "none".to_owned() });
+                }
+                replica.all_reduce(ReduceOp::Sum, of(1, 1)).map(drop)
+            })
+        };
+        thread::scope(|scope| {
+            for (index, device) in ["cuda:1", "cpu:0", "cuda:0"].into_iter().enumerate() {
+                scope.spawn(move || {
+                    let strategy = worker(9120, 3, index, &[device], false);
+                    let all = [Some((1, 5)), None, Some((0, 4))];
+                    sum(&strategy, false).unwrap();
+                    assert_eq!(traced(3), all);
+                    // The group is renewed.
+                    assert!(sum(&strategy, index == 2).is_err());
+                    sum(&strategy, false).unwrap();
+                    assert_eq!(traced(3), all);
+                    sum(&strategy, false).unwrap();
+                    if index == 1 {
+                        return;
+                    }
+                    assert!(sum(&strategy, false).unwrap_err().is_loss());
+                    strategy.reform(Duration::ZERO).unwrap();
+                    assert_eq!(traced(2), [Some((1, 5)), Some((0, 4))]);
+                    // The other one looks, too, before this one leaves.
+                    sum(&strategy, false).unwrap();
                 });
             }
         });
