@@ -276,7 +276,7 @@ fn a_rank_leaving_after_a_loss_in_a_part_names_the_lost_one() {
 
 /// A rank that moves on takes all others for gone.
 #[test]
-fn a_rank_moving_on_says_of_nobody_that_it_is_lost() {
+fn a_rank_moving_on_calls_nobody_lost() {
     let inboxes: Vec<Arc<Inbox>> = (0..3).map(|rank| Arc::new(Inbox::new(rank, 3))).collect();
     let carrier = Arc::new(Living(inboxes.clone(), 3));
     let world = |rank| World::new(rank, 3).expect("one of three");
