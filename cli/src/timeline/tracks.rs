@@ -122,7 +122,7 @@ impl Track {
             _ => format!("replicas {}", list.join(", ")),
         };
         let name = &self.recorded.contents.name;
-        let of_process = |other: &&Track| other.process() == self.process();
+        let of_process = |other: &&Track| (other.worker.index, other.process()) == (self.worker.index, self.process());
         let has_replica = |other: &Track| other.recorded.contents.name.starts_with("replica");
         if name == "main" && all.iter().filter(of_process).any(has_replica) {
             return format!("{}: main", self.worker.name);
