@@ -9,8 +9,10 @@ use std::path::PathBuf;
 /// writes its calls. Hosts may share it. Begin with an empty folder: the records of all runs in it
 /// come on one timeline. `consonance run --profile` needs no folder: it writes the timeline itself.
 ///
-/// Times are those of the host with replica 0. While processes of several hosts are in one group,
-/// each host compares its clock with that one every 10 s, and the times of its calls are corrected.
+/// Times are those of the first host of a group. While the first process of another host and
+/// process 0 of the group run, they compare their clocks every 10 s, and the times of that host are
+/// corrected. Processes of no group of several hosts tell of no host, and count to one: give the
+/// folders of one host.
 #[derive(clap::Args)]
 pub(crate) struct Timeline {
     /// The file to write

@@ -72,9 +72,8 @@ fn cannot(doing: &str) -> impl Fn(io::Error) -> TrialError {
 pub(super) fn rows() -> Vec<Row> {
     let (of_threads, _) = timed("threads", threads);
     let (of_processes, reads) = timed("processes", || processes(RANKS));
-    // If processes cannot make calls, their row says why.
-    let pair = reads.and_then(|_| processes(PAIR).ok());
-    let pipelines = pair.map(|found| pipelines(found.pipelines));
+    // If no processes can make calls, their row says why.
+    let pipelines = reads.map(|_| pipelines(processes(PAIR)));
     [Some(of_threads), Some(of_processes), reads.map(peers), pipelines].into_iter().flatten().collect()
 }
 
@@ -121,16 +120,29 @@ fn peers(reads: bool) -> Row {
 }
 
 /// Returns the row of the pipelines that a group of two processes takes.
-fn pipelines(facts: Value) -> Row {
+fn pipelines(trial: Result<Found, TrialError>) -> Row {
+    const NAME: &str = "pipelines";
+    let facts = match trial {
+        Ok(Found { wrong: 0, pipelines, .. }) => pipelines,
+        Ok(Found { wrong, .. }) => {
+            let finding = format!("{PAIR} processes: {wrong} elements are wrong");
+            let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
+            return Row::new(Section::Trial, NAME, Verdict::Fails, finding).advice(advice).facts(json!({}));
+        }
+        Err(TrialError { why, code }) => {
+            let facts = json!({ "origin": null, "os_error": code });
+            return Row::new(Section::Trial, NAME, Verdict::Note, why).advice(without(code)).facts(facts);
+        }
+    };
     let finding = match facts["origin"].as_str() {
-        Some("measured") => "measured between 2 processes, as each job does before its first large call",
+        Some("measured") => "measured between 2 processes, as each job does after its first large call",
         Some("file") => "of the file that CONSONANCE_TUNING names",
         Some("off") => "the defaults, since CONSONANCE_TUNING is off",
         _ => "the defaults: 2 processes here did not measure, as on one core or beside much other work",
     };
     let of = |key: &str| facts[key].as_str().unwrap_or("unknown").to_owned();
     let finding = format!("{} for data in a core's caches, {} beyond: {finding}", of("near"), of("far"));
-    Row::new(Section::Trial, "pipelines", Verdict::Good, finding).facts(facts)
+    Row::new(Section::Trial, NAME, Verdict::Good, finding).facts(facts)
 }
 
 /// Returns the pipelines of this process, and where they come from.
@@ -295,6 +307,14 @@ mod tests {
         let (row, reads) = timed("threads", || Err(cannot("start a thread")(io::Error::from_raw_os_error(24))));
         assert_eq!((row.state, reads), (Verdict::Fails, None), "{row}");
         assert!(row.advice.as_deref().is_some_and(|advice| advice.starts_with("ulimit -n ")), "{row}");
+    }
+
+    #[test]
+    fn a_trial_of_two_processes_without_a_choice_is_no_good_row() {
+        let found = |wrong| Ok(Found { wrong, reads: true, pipelines: json!({ "origin": "default" }) });
+        assert_eq!([0, 1].map(|wrong| pipelines(found(wrong)).state), [Verdict::Good, Verdict::Fails]);
+        let row = pipelines(Err(cannot("start a process")(io::Error::from_raw_os_error(24))));
+        assert_eq!((row.state, row.advice.is_some()), (Verdict::Note, true), "{row}");
     }
 
     #[test]

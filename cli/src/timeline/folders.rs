@@ -9,6 +9,7 @@ use consonance::profile::EXTENSION;
 use consonance_kernels::os::clock_comparison::Comparison;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
@@ -35,13 +36,17 @@ pub(crate) fn join(folders: &[PathBuf], out: &Path) -> Result<Joined, String> {
     fn at(path: &Path) -> impl FnOnce(io::Error) -> String {
         move |error| format!("{}: {error}", path.display())
     }
-    let (mut processes, mut unread) = (BTreeMap::<(u32, u64), Process>::new(), 0);
+    let (mut processes, mut unread, mut names) = (BTreeMap::<(u32, u64), Process>::new(), 0, BTreeSet::new());
     for folder in folders {
         for path in files_of(folder).map_err(at(folder))? {
             let Some(file) = Recorded::read(&path).map_err(at(&path))? else {
                 unread += 1;
                 continue;
             };
+            // The same folder, or a copy of it, is given twice: the names have the processes.
+            if !names.insert(path.file_name().map(OsStr::to_owned)) {
+                continue;
+            }
             let process = processes.entry((file.contents.process, file.contents.start)).or_default();
             process.files.push(file);
         }
@@ -51,7 +56,8 @@ pub(crate) fn join(folders: &[PathBuf], out: &Path) -> Result<Joined, String> {
         let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         return Err(format!("no records of calls (*.{EXTENSION}) in {}", names.join(", ")));
     }
-    processes.sort_by_key(|process| process.replicas().into_iter().next());
+    let first = |process: &Process| process.replicas().into_iter().next();
+    processes.sort_by_key(|process| (first(process).is_none(), first(process)));
     let (hosts, count) = (Hosts::of(&processes), processes.len());
     let mut tracks = Vec::new();
     for (index, process) in processes.into_iter().enumerate() {
@@ -84,8 +90,12 @@ struct Process {
 }
 
 impl Process {
+    /// Returns the replicas of the largest group in which the process made calls: those of its
+    /// parts have other numbers there.
     fn replicas(&self) -> BTreeSet<usize> {
-        self.files.iter().flat_map(Recorded::replicas).collect()
+        let ranks = || self.files.iter().flat_map(Recorded::ranks);
+        let most = ranks().map(|(_, replicas)| replicas).max();
+        ranks().filter(|&(_, replicas)| Some(replicas) == most).map(|(replica, _)| replica).collect()
     }
 
     /// Returns the name of the process in the timeline: no launcher has told its place in the job.
@@ -221,7 +231,9 @@ mod tests {
         two.put(10, 500, [0, 80_000], &[]);
 
         let out = one.0.join("out.json");
-        let joined = join(&folders.each_ref().map(|folder| folder.0.clone()), &out).expect("a timeline");
+        // One of them twice.
+        let given = [&one.0, &two.0, &one.0].map(PathBuf::clone);
+        let joined = join(&given, &out).expect("a timeline");
         let Joined { count, processes, hosts, uncompared, unread } = joined;
         assert_eq!((count.slices, count.dropped, processes, hosts, unread), (5, 0, 5, 4, 0));
         let json: Value = serde_json::from_slice(&fs::read(&out).expect("a file")).expect("JSON");

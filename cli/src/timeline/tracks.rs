@@ -48,7 +48,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a file of records. `None` if a process was killed while it created the file.
+    /// Reads a file of records. `None` for one of another version, and if a process was killed
+    /// while it created the file.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Recorded>> {
         let Some(mut contents) = record_file::read(&fs::read(path)?) else { return Ok(None) };
         let (mut records, mut gpus, mut clocks) = (Vec::new(), BTreeMap::new(), Vec::new());
@@ -64,11 +65,15 @@ impl Recorded {
 
     /// Returns the replicas that run or call.
     pub(crate) fn replicas(&self) -> BTreeSet<usize> {
-        let of = |record: &Record| match record.event {
-            Event::Run | Event::Call(_) => Some(record.replica),
+        self.ranks().map(|(replica, _)| replica).collect()
+    }
+
+    /// Returns the same, each with the number of replicas of its group.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.records.iter().filter_map(|record| match record.event {
+            Event::Run | Event::Call(_) => Some((record.replica, record.replicas)),
             Event::Closure(_) | Event::Request(_) | Event::Gpu(_) | Event::Clock(_) => None,
-        };
-        self.records.iter().filter_map(of).collect()
+        })
     }
 }
 

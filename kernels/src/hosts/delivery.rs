@@ -79,11 +79,12 @@ impl<F: FnMut(News)> Carrying<F> {
 
     /// Goes on with the comparison of clocks. Returns the time until it goes on again.
     pub(super) fn compare(&mut self, now: Instant) -> Option<Duration> {
-        let clocks = self.clocks.as_mut()?;
+        // No question comes after the farewell. One before it is answered first.
+        let clocks = self.clocks.as_mut().filter(|_| self.leaving.is_none())?;
         clocks.go_on(now, || self.shared.write(REFERENCE, ASK_TIME, 0))
     }
 
-    /// Delivers the comparison so far. The answer to an open question has come before that to the
+    /// Delivers the comparison so far. The answer to a question has come before that to the
     /// farewell.
     pub(super) fn end_comparison(&mut self) {
         let compared = self.clocks.as_mut().and_then(Clocks::end);

@@ -45,7 +45,7 @@ pub enum News {
         /// The process.
         process: usize,
     },
-    /// The clock of this host was compared with that of process 0, which may be of another host.
+    /// The clock of this host was compared with that of process 0, which is of another host.
     Compared(Comparison),
     /// The process sends no more.
     Gone {

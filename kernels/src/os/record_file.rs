@@ -7,7 +7,7 @@
 //! would raise `SIGBUS`.
 //!
 //! **A remaining risk**: if another process cuts the file off, a store raises `SIGBUS`. The file is
-//! therefore for a folder that only this program's launcher uses.
+//! therefore for a folder that nobody else uses until the program has ended.
 
 use crate::sync::plain::{AtomicU64, Ordering};
 use memmap2::{MmapOptions, MmapRaw};

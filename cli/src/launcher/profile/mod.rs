@@ -5,7 +5,7 @@
 //! are merged (`cli/src/timeline`).
 //!
 //! With `--nodes` there is one timeline for all hosts. The launches meet before their workers begin
-//! and compare their clocks with that of host 0 (`clocks.rs`); after the workers have ended they
+//! and compare their clocks with that of host 0 (`sender.rs`); after the workers have ended they
 //! compare them again and hand the files over to the launch of host 0 (`exchange.rs`, with the two
 //! ends `collector.rs` and `sender.rs`, and their words in `link.rs`). A launch that cannot hand
 //! over writes a timeline of its own host, which begins at the same time.

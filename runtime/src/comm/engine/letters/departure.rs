@@ -5,8 +5,9 @@ use super::{
     letter::{Content, End, Generation},
 };
 
-/// The rank leaves: it tells the peers that wait for it. If its group was aborted, or a process has
-/// ended, it tells them of that first: they may not have heard of it, and would name this rank.
+/// The rank leaves: it tells the peers that wait for it. If its group was aborted, or an error has
+/// named a lost rank, it tells them of that first: they may not have heard of it, and would name
+/// this rank.
 impl Drop for Messages {
     fn drop(&mut self) {
         let group = &*self.group;
@@ -16,7 +17,7 @@ impl Drop for Messages {
         let ends: Vec<(Generation, End)> = ends.collect();
         let number = group.generation().group;
         // A rank that leaves after a loss in a part of its group has no end of the group itself.
-        let dead = group.inbox.deaths(&group.members, number);
+        let dead = group.inbox.named_deaths(&group.members, &group.line);
         for &member in &group.members {
             for &(of, end) in &ends {
                 group.tell(member, Content::End { of, end });

@@ -56,6 +56,8 @@ struct Contents {
     left: HashMap<(usize, u64), Reason>,
     /// The ranks that have left all groups.
     gone: HashSet<usize>,
+    /// The ranks that errors have named as lost, each with the number of the whole group.
+    named: HashSet<(usize, u64)>,
 }
 
 impl Inbox {
@@ -177,10 +179,19 @@ impl Inbox {
         self.lock().reason_of(rank, group)
     }
 
-    /// Returns those of the members of a group whose processes have ended without a word.
-    pub(super) fn deaths(&self, members: &[usize], group: u64) -> Vec<(usize, Reason)> {
+    /// Notes that an error names a lost rank, in a group of this line or a part of it.
+    pub(super) fn name_death(&self, rank: usize, line: &[Generation]) {
+        self.lock().named.extend(line.first().map(|whole| (rank, whole.group)));
+    }
+
+    /// Returns those of the members of a group that an error here or in a part of it has named as
+    /// lost, and that have not left it. A peer needs no news of any other: it may have the data of
+    /// that one.
+    pub(super) fn named_deaths(&self, members: &[usize], line: &[Generation]) -> Vec<(usize, Reason)> {
+        let (Some(whole), Some(own)) = (line.first(), line.last()) else { return Vec::new() };
         let contents = self.lock();
-        let is_dead = |rank: &&usize| contents.gone.contains(rank) && !contents.left.contains_key(&(**rank, group));
+        let is_named = |rank: usize| contents.gone.contains(&rank) && contents.named.contains(&(rank, whole.group));
+        let is_dead = |&&rank: &&usize| is_named(rank) && !contents.left.contains_key(&(rank, own.group));
         members.iter().filter(is_dead).map(|&rank| (rank, Reason::Death)).collect()
     }
 

@@ -192,6 +192,9 @@ impl Group {
     /// Makes the error of a call whose group was aborted.
     fn ended(&self, call: &str, end: End) -> Error {
         self.carrier.blame(end.member, blame_of(end.reason));
+        if end.reason == Reason::Death {
+            self.inbox.name_death(end.member, &self.line);
+        }
         match end.reason {
             Reason::Death if end.member != self.own() => {
                 let of = self.carrier.describe(end.member).map_or_else(String::new, |process| format!(" ({process})"));
