@@ -39,6 +39,9 @@ const LIMIT: Duration = Duration::from_secs(8);
 /// the report goes on.
 const TRIAL: &str = "doctor-trial";
 
+/// The advice where elements are wrong.
+const WRONG: &str = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
+
 /// The results of the ranks of a trial.
 struct Found {
     /// The number of elements that differ from the spec.
@@ -91,8 +94,7 @@ fn timed(name: &'static str, trial: fn() -> Result<Found, TrialError>) -> (Row, 
         }
         Ok(Found { wrong, reads, .. }) => {
             let finding = format!("{calls} all_reduces of {RANKS} {name}: {wrong} elements are wrong");
-            let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
-            (row(Verdict::Fails, finding).advice(advice).facts(json!({ "wrong": wrong })), Some(reads))
+            (row(Verdict::Fails, finding).advice(WRONG).facts(json!({ "wrong": wrong })), Some(reads))
         }
         Err(TrialError { why, code }) => {
             let facts = json!({ "wrong": null, "os_error": code });
@@ -126,8 +128,7 @@ fn pipelines(trial: Result<Found, TrialError>) -> Row {
         Ok(Found { wrong: 0, pipelines, .. }) => pipelines,
         Ok(Found { wrong, .. }) => {
             let finding = format!("{PAIR} processes: {wrong} elements are wrong");
-            let advice = "trust no result of this machine: test its memory, and report it as a defect if that is sound";
-            return Row::new(Section::Trial, NAME, Verdict::Fails, finding).advice(advice).facts(json!({}));
+            return Row::new(Section::Trial, NAME, Verdict::Fails, finding).advice(WRONG).facts(json!({}));
         }
         Err(TrialError { why, code }) => {
             let facts = json!({ "origin": null, "os_error": code });
