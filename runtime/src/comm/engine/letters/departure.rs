@@ -2,7 +2,7 @@
 
 use super::{
     Messages,
-    letter::{Content, End, Generation},
+    letter::{Content, End, Generation, Last},
 };
 
 /// The rank leaves: it tells the peers that wait for it. If its group was aborted, or an error has
@@ -15,7 +15,7 @@ impl Drop for Messages {
         let ends = group.line.iter().map(ends_of);
         let ends = ends.flat_map(|(ends, of)| ends.map(move |(number, end)| (Generation { number, ..of }, end)));
         let ends: Vec<(Generation, End)> = ends.collect();
-        let number = group.generation().group;
+        let last = Last { of: group.generation(), splits: self.splits };
         // A rank that leaves after a loss in a part of its group has no end of the group itself.
         let dead = group.inbox.named_deaths(&group.members, &group.line);
         for &member in &group.members {
@@ -23,9 +23,9 @@ impl Drop for Messages {
                 group.tell(member, Content::End { of, end });
             }
             if !dead.is_empty() && dead.iter().all(|&(rank, _)| rank != member) {
-                group.tell(member, Content::Lost { group: number, ranks: dead.clone() });
+                group.tell(member, Content::Lost { last, ranks: dead.clone() });
             }
-            group.tell(member, Content::Leave { group: number });
+            group.tell(member, Content::Leave { last });
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Carrier,
     ends::Ends,
-    letter::{Content, End, Generation, Letter, Tagged},
+    letter::{Content, End, Generation, Last, Letter, Tagged},
     remaining_ranks::{NotBegun, Remaining},
     wait::{News, Outcome, Receive},
 };
@@ -20,6 +20,8 @@ struct Membership {
     generation: Generation,
     /// The members of this generation, by their ranks in the whole group.
     members: Vec<usize>,
+    /// The splits that led to the group, that of the whole one first.
+    splits: Vec<Last>,
 }
 
 const UNBROKEN: &str = "nobody panics holding an inbox";
@@ -54,6 +56,8 @@ struct Contents {
     /// The ranks that have left a group and said so ([`Reason::Leave`]), or are lost to it
     /// ([`Reason::Death`]).
     left: HashMap<(usize, u64), Reason>,
+    /// The number of splits of each generation that another rank does not come back to.
+    splits: HashMap<(usize, Generation), u64>,
     /// The ranks that have left all groups.
     gone: HashSet<usize>,
     /// The ranks that errors have named as lost, each with the number of the whole group.
@@ -98,7 +102,7 @@ impl Inbox {
             // A rank that is lost itself does not say which others are.
             Content::End { of: Generation { group, .. }, end }
                 if end.is_of_left() && contents.is_lost_to(from, group) => {}
-            Content::Lost { group, .. } if contents.is_lost_to(from, group) => {}
+            Content::Lost { last, .. } if contents.is_lost_to(from, last.of.group) => contents.pass(from, last),
             Content::End { of, end } => {
                 contents.ends.note(of, end);
                 if end.is_of_left() {
@@ -106,11 +110,15 @@ impl Inbox {
                     contents.lose(of.group, &[(end.member, end.reason)]);
                 }
             }
-            Content::Lost { group, ranks } => contents.lose(group, &ranks),
-            Content::Leave { group } => {
-                contents.left.insert((from, group), Reason::Leave);
+            Content::Lost { last, ranks } => {
+                contents.pass(from, last);
+                contents.lose(last.of.group, &ranks);
+            }
+            Content::Leave { last } => {
+                contents.pass(from, last);
+                contents.left.insert((from, last.of.group), Reason::Leave);
                 if from == contents.own {
-                    contents.places.remove(&group);
+                    contents.places.remove(&last.of.group);
                     contents.forget_past();
                 }
             }
@@ -262,9 +270,12 @@ impl Inbox {
         self.lock().place(group).members.clone()
     }
 
-    /// Begins the first generation of a group.
-    pub(super) fn enter(&self, generation: Generation, members: Vec<usize>) {
-        self.lock().places.insert(generation.group, Membership { generation, members });
+    /// Begins the first generation of a group. A part is `of` the last split so far.
+    pub(super) fn enter(&self, generation: Generation, members: Vec<usize>, of: Option<Last>) {
+        let mut contents = self.lock();
+        let mut splits = of.map_or_else(Vec::new, |last| contents.place(last.of.group).splits.clone());
+        splits.extend(of);
+        contents.places.insert(generation.group, Membership { generation, members, splits });
     }
 
     /// Begins the first generation of the same members that was not aborted, and returns it; the
@@ -296,7 +307,7 @@ impl Inbox {
         if checked.is_some_and(|checked| checked.iter().any(|&rank| contents.has_left(rank, group))) {
             return Err(NotBegun::MoreLost);
         }
-        let Membership { generation, members: earlier } = contents.places.remove(&group).expect(ENTERED);
+        let Membership { generation, members: earlier, splits } = contents.places.remove(&group).expect(ENTERED);
         let (lost, members): (Vec<usize>, Vec<usize>) =
             earlier.iter().partition(|&&rank| contents.has_left(rank, group));
         let first = if lost.is_empty() { generation } else { generation.without(lost.len(), &members) };
@@ -307,7 +318,7 @@ impl Inbox {
         }
         let of_group = contents.left.iter().filter(|((_, of), _)| *of == group);
         let lost = of_group.map(|(&(rank, _), &why)| (rank, why)).collect();
-        contents.places.insert(group, Membership { generation, members: members.clone() });
+        contents.places.insert(group, Membership { generation, members: members.clone(), splits });
         contents.forget_past();
         self.settle(contents);
         Ok(Remaining { generation, members, earlier, lost })
@@ -407,7 +418,7 @@ impl Contents {
     /// others go on without them.
     fn lose(&mut self, group: u64, ranks: &[(usize, Reason)]) {
         ranks.iter().for_each(|&(rank, why)| _ = self.left.entry((rank, group)).or_insert(why));
-        let Some(Membership { generation, members }) = self.places.get(&group) else { return };
+        let Some(Membership { generation, members, .. }) = self.places.get(&group) else { return };
         if let Some(rank) = members.iter().position(|member| ranks.iter().any(|(rank, _)| rank == member)) {
             let reason = self.reason_of(members[rank], group);
             let end = End { rank, member: members[rank], reason, turn: None };
@@ -453,11 +464,25 @@ impl Contents {
     }
 
     fn reason_of(&self, rank: usize, group: u64) -> Reason {
-        self.left.get(&(rank, group)).copied().unwrap_or(Reason::Death)
+        let unsaid = if self.never_enters(rank, group) { Reason::Leave } else { Reason::Death };
+        self.left.get(&(rank, group)).copied().unwrap_or(unsaid)
     }
 
     fn has_left(&self, rank: usize, group: u64) -> bool {
-        self.gone.contains(&rank) || self.left.contains_key(&(rank, group))
+        self.gone.contains(&rank) || self.left.contains_key(&(rank, group)) || self.never_enters(rank, group)
+    }
+
+    /// Notes the last of what another rank does in a generation.
+    fn pass(&mut self, rank: usize, last: Last) {
+        if rank != self.own {
+            self.splits.insert((rank, last.of), last.splits);
+        }
+    }
+
+    /// Whether another rank has gone on from a generation before the split that led to a group.
+    fn never_enters(&self, rank: usize, group: u64) -> bool {
+        let splits = self.places.get(&group).map_or(&[][..], |place| &place.splits);
+        splits.iter().any(|split| self.splits.get(&(rank, split.of)).is_some_and(|last| *last < split.splits))
     }
 }
 

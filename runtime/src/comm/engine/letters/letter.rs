@@ -66,13 +66,22 @@ pub(super) enum Content {
     Unlike { of: Generation, sent: Envelope, expected: Envelope },
     /// The generation was aborted, and so were all before it.
     End { of: Generation, end: End },
-    /// The sender makes no more calls in the group of this number.
-    Leave { group: u64 },
-    /// The sender goes on without these ranks of the whole group, as far as this group is
-    /// concerned: [`Reason::Leave`] or [`Reason::Death`] is why.
-    Lost { group: u64, ranks: Vec<(usize, Reason)> },
+    /// The sender makes no more calls in the group of this generation.
+    Leave { last: Last },
+    /// The sender goes on from this generation without these ranks of the whole group:
+    /// [`Reason::Leave`] or [`Reason::Death`] is why.
+    Lost { last: Last, ranks: Vec<(usize, Reason)> },
     /// The sender makes no more calls in any group.
     Gone,
+}
+
+/// The last of what a rank does in a generation.
+#[derive(Clone, Copy)]
+pub(super) struct Last {
+    pub(super) of: Generation,
+    /// The number of groups that it has split from this generation, and so the only ones that it
+    /// enters.
+    pub(super) splits: u64,
 }
 
 /// The reason of an abort, the rank that it blames, and the turn in which it was made.
@@ -133,8 +142,8 @@ impl Letter {
     }
 
     /// Returns the head, which says how to read the [body](Letter::body): the kind, the four
-    /// numbers of the generation, and two numbers more, the ranks and the turn of an end, or the
-    /// tag and the type of a message. A turn counts from 1; 0 is none.
+    /// numbers of the generation, and two numbers more. These are the ranks and the turn of an end,
+    /// the tag and the type of a message, or the number of splits. A turn counts from 1; 0 is none.
     pub fn head(&self) -> [u8; Letter::HEAD] {
         let (kind, of, numbers) = match &self.0 {
             Content::Message { of, .. } => (0, *of, [0, 0]),
@@ -143,12 +152,12 @@ impl Letter {
                 let ranks = end.rank as u64 | (end.member as u64) << 32;
                 (1 + reason as u64, *of, [ranks, end.turn.map_or(0, |turn| turn + 1)])
             }
-            Content::Leave { group } => (LEAVE, Generation::of_all(*group), [0, 0]),
+            Content::Leave { last } => (LEAVE, last.of, [last.splits, 0]),
             Content::Tagged { of, message } => (TAGGED, *of, [message.envelope.tag, type_of(&message.envelope)]),
             Content::Unlike { of, sent, expected } => {
                 (UNLIKE, *of, [sent.tag, type_of(sent) << 16 | type_of(expected)])
             }
-            Content::Lost { group, .. } => (LOST, Generation::of_all(*group), [0, 0]),
+            Content::Lost { last, .. } => (LOST, last.of, [last.splits, 0]),
             Content::Gone => (GONE, Generation::of_all(0), [0, 0]),
         };
         let Generation { group, lost, members, number } = of;
@@ -188,6 +197,7 @@ impl Letter {
             [kind, group, lost, members, number, first, second].map(u64::from_le_bytes);
         let of = Generation { group, lost, members, number };
         let (words, rest) = body.as_chunks::<8>();
+        let last = Last { of, splits: first };
         let words = || words.iter().map(|word| u64::from_le_bytes(*word) as usize);
         let content = match kind {
             0 => Content::Message { of, bytes: body },
@@ -196,7 +206,7 @@ impl Letter {
                 let (rank, member) = ((first & u64::from(u32::MAX)) as usize, (first >> 32) as usize);
                 Content::End { of, end: End { rank, member, reason, turn: second.checked_sub(1) } }
             }
-            LEAVE => Content::Leave { group },
+            LEAVE => Content::Leave { last },
             TAGGED => {
                 Content::Tagged { of, message: Tagged { envelope: envelope(first, second, body.len())?, bytes: body } }
             }
@@ -208,7 +218,7 @@ impl Letter {
             }
             LOST if rest.is_empty() => {
                 let why = |word| if word & 1 == 1 { Reason::Leave } else { Reason::Death };
-                Content::Lost { group, ranks: words().map(|word| (word >> 1, why(word))).collect() }
+                Content::Lost { last, ranks: words().map(|word| (word >> 1, why(word))).collect() }
             }
             GONE => Content::Gone,
             _ => return None,

@@ -28,7 +28,7 @@ use crate::{
 };
 use consonance_kernels::{group::Reason, os::launcher::Blame};
 use consonance_spec::{Kind, Signature, World};
-use letter::{Content, End, Generation};
+use letter::{Content, End, Generation, Last};
 use mail::Mail;
 use remaining_ranks::{NotBegun, Remaining};
 use std::{
@@ -280,12 +280,13 @@ impl Abort for Group {
 impl Messages {
     fn of(world: World, number: u64, members: Vec<usize>, inbox: Arc<Inbox>, carrier: Arc<dyn Carrier>) -> Messages {
         let line = vec![Generation::of_all(number)];
-        Messages::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() })
+        Messages::new(Group { world, line, members, inbox, carrier, blamed: Mutex::default() }, None)
     }
 
-    fn new(group: Group) -> Messages {
+    /// Enters a group: a whole one, or a part `of` the last split.
+    fn new(group: Group, of: Option<Last>) -> Messages {
         let formed = group.members.clone();
-        group.inbox.enter(group.generation(), formed.clone());
+        group.inbox.enter(group.generation(), formed.clone(), of);
         let timeout = Duration::from_secs(300);
         Messages {
             group: Arc::new(group),
@@ -433,13 +434,13 @@ impl Engine for Messages {
             let problem = "the other replicas take this one for lost: it does not come back".to_owned();
             return Err(Error::WrongContext { call: "MultiWorkerMirroredStrategy::reform", problem });
         };
+        let passed = Last { of: std::mem::replace(last, generation), splits: self.splits };
         // Ranks that begin another generation may have split the last one differently often.
-        let splits = if *last == generation { self.splits } else { 0 };
-        *last = generation;
+        let splits = if passed.of == generation { self.splits } else { 0 };
         lost.iter().for_each(|&(rank, _)| carrier.leave_behind(rank));
         // The others may not have heard of the same losses, and those taken for lost of theirs.
-        for &member in earlier.iter().filter(|&&member| member != own) {
-            let content = Content::Lost { group: generation.group, ranks: lost.clone() };
+        for &member in earlier.iter().filter(|&&member| member != own && passed.of != generation) {
+            let content = Content::Lost { last: passed, ranks: lost.clone() };
             carrier.carry(own, member, Letter(content));
         }
         let rank = members.iter().position(|&member| member == own).expect("this rank is left");
@@ -471,14 +472,16 @@ impl Engine for Messages {
         // The number is the same on all ranks of the group. Groups that are split off at once
         // differ in their first member.
         let split = group.generation().split(self.splits, group.members[members[0]]);
-        Ok(Some(Box::new(Messages::new(Group {
+        let part = Group {
             world: World::new(rank, members.len()).expect("one of the members"),
             line: group.line.iter().copied().chain([split]).collect(),
             members: members.iter().map(|&member| group.members[member]).collect(),
             inbox: group.inbox.clone(),
             carrier: group.carrier.clone(),
             blamed: Mutex::default(),
-        }))))
+        };
+        let of = Last { of: group.generation(), splits: self.splits };
+        Ok(Some(Box::new(Messages::new(part, Some(of)))))
     }
 }
 

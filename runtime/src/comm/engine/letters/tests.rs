@@ -1,7 +1,7 @@
 use super::{
     Carrier,
     inbox::Inbox,
-    letter::{Content, End, Generation, Letter, Tagged},
+    letter::{Content, End, Generation, Last, Letter, Tagged},
     wait::Receive,
 };
 use crate::{ClusterSpec, Communicator, DType, Error, MultiWorkerMirroredStrategy, SimpleClusterResolver, World};
@@ -13,10 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The end of the whole group's first generation on a rank that has split nothing.
+const LAST: Last = Last { of: Generation { group: 0, lost: 0, members: 0, number: 0 }, splits: 0 };
+
+fn leave(group: u64) -> Content {
+    Content::Leave { last: Last { of: Generation::of_all(group), splits: u64::MAX } }
+}
+
 /// Makes the inbox of rank 0 of five, in the whole group.
 fn inbox() -> Inbox {
     let inbox = Inbox::new(0, 5);
-    inbox.enter(Generation::of_all(0), (0..5).collect());
+    inbox.enter(Generation::of_all(0), (0..5).collect(), None);
     inbox
 }
 
@@ -25,7 +32,7 @@ fn without(losses: &[&[usize]]) -> Generation {
     let inbox = inbox();
     let mut last = Generation::of_all(0);
     for ranks in losses {
-        ranks.iter().for_each(|&rank| inbox.put(rank, Letter(Content::Leave { group: 0 })));
+        ranks.iter().for_each(|&rank| inbox.put(rank, Letter(leave(0))));
         last = inbox.begin_remaining(0, None).expect("this rank is left").generation;
     }
     last
@@ -55,14 +62,14 @@ fn the_generation_of_those_left_follows_from_these_alone() {
 #[test]
 fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
     for content in [
-        Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] },
+        Content::Lost { last: LAST, ranks: vec![(2, Reason::Death)] },
         Content::End {
             of: Generation { number: u64::MAX, ..Generation::of_all(0) },
             end: End { rank: 2, member: 2, reason: Reason::Leave, turn: None },
         },
     ] {
         let inbox = inbox();
-        inbox.put(1, Letter(Content::Leave { group: 0 }));
+        inbox.put(1, Letter(leave(0)));
         let first = inbox.begin_remaining(0, None).expect("this rank is left").generation;
         assert!(inbox.end_of(&[first]).is_none());
         inbox.put(3, Letter(content));
@@ -77,11 +84,11 @@ fn a_loss_of_an_earlier_group_ends_the_group_of_those_left() {
 fn an_abort_comes_before_the_loss_after_it() {
     let inbox = inbox();
     let (all, split) = (Generation::of_all(0), Generation::of_all(0).split(1, 0));
-    inbox.enter(split, vec![0, 2, 3, 4]);
+    inbox.enter(split, vec![0, 2, 3, 4], Some(Last { splits: 1, ..LAST }));
     let abort =
         |of, member| Content::End { of, end: End { rank: member, member, reason: Reason::Failure, turn: None } };
     inbox.put(1, Letter(abort(all, 1)));
-    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] }));
+    inbox.put(3, Letter(Content::Lost { last: LAST, ranks: vec![(2, Reason::Death)] }));
     let blamed = |line: &[Generation]| inbox.end_of(line).map(|end| end.member);
     let call = |of| {
         inbox.begin_call(of);
@@ -95,7 +102,7 @@ fn an_abort_comes_before_the_loss_after_it() {
     let inherited = |inbox: &Inbox| inbox.end_of(&[all, split]).map(|end| end.member);
     assert_eq!(inherited(&inbox), None, "a loss of the whole group ends no part without the lost rank");
     let inbox = self::inbox();
-    inbox.enter(split, vec![0, 2, 3, 4]);
+    inbox.enter(split, vec![0, 2, 3, 4], Some(Last { splits: 1, ..LAST }));
     inbox.put(3, Letter(abort(split, 3)));
     inbox.put(1, Letter(abort(all, 1)));
     assert_eq!(inherited(&inbox), Some(3));
@@ -107,10 +114,10 @@ fn an_abort_comes_before_the_loss_after_it() {
 #[test]
 fn a_lost_rank_takes_no_other_rank_with_it() {
     let inbox = inbox();
-    inbox.put(1, Letter(Content::Lost { group: 0, ranks: vec![(2, Reason::Death)] }));
-    inbox.put(2, Letter(Content::Lost { group: 0, ranks: vec![(1, Reason::Death), (0, Reason::Death)] }));
+    inbox.put(1, Letter(Content::Lost { last: LAST, ranks: vec![(2, Reason::Death)] }));
+    inbox.put(2, Letter(Content::Lost { last: LAST, ranks: vec![(1, Reason::Death), (0, Reason::Death)] }));
     assert_eq!(inbox.begin_remaining(0, None).expect("this rank is left").members, [0, 1, 3, 4]);
-    inbox.put(3, Letter(Content::Lost { group: 0, ranks: vec![(0, Reason::Death)] }));
+    inbox.put(3, Letter(Content::Lost { last: LAST, ranks: vec![(0, Reason::Death)] }));
     assert!(inbox.begin_remaining(0, None).is_err());
 }
 
@@ -128,13 +135,13 @@ fn letters_of_groups_left_behind_are_dropped() {
         inbox.open(Receive { line: vec![of], from: vec![4], tag: 5, deadline, finish: Box::new(drop) });
     };
     let (all, split) = (Generation::of_all(0), Generation::of_all(0).split(1, 0));
-    inbox.enter(split, vec![0, 2, 3, 4]);
+    inbox.enter(split, vec![0, 2, 3, 4], Some(Last { splits: 1, ..LAST }));
     fill(all);
     fill(split);
     let later = all.without(2, &[0, 2, 3]);
     inbox.put(2, Letter(Content::Message { of: later, bytes: vec![1; 8] }));
     assert_eq!(inbox.count(), (19, 2));
-    inbox.put(1, Letter(Content::Leave { group: 0 }));
+    inbox.put(1, Letter(leave(0)));
     let second = inbox.begin_remaining(0, None).expect("this rank is left").generation;
     assert_eq!(inbox.count(), (10, 1), "a later group and the split have theirs");
     for of in [all, all.without(1, &[0, 1, 2, 3])] {
@@ -143,10 +150,10 @@ fn letters_of_groups_left_behind_are_dropped() {
     }
     fill(second);
     assert_eq!(inbox.count(), (19, 2));
-    inbox.put(0, Letter(Content::Leave { group: split.group }));
+    inbox.put(0, Letter(leave(split.group)));
     fill(split);
     assert_eq!(inbox.count(), (10, 1));
-    inbox.put(0, Letter(Content::Leave { group: 0 }));
+    inbox.put(0, Letter(leave(0)));
     [all, second, later].into_iter().for_each(fill);
     assert_eq!(inbox.count(), (0, 0));
 }
@@ -230,7 +237,7 @@ fn a_rank_ending_without_a_word_was_lost() {
         let world = World::new(0, 2).expect("one of two");
         let mut rank = Communicator::from_engine(inbox.clone().engine(world, Arc::new(Asked::default())));
         if says_so {
-            inbox.put(1, Letter(Content::Leave { group: 0 }));
+            inbox.put(1, Letter(leave(0)));
         }
         inbox.put(1, Letter::gone());
         match rank.barrier().expect_err("rank 1 is gone") {
@@ -272,6 +279,44 @@ fn a_rank_leaving_after_a_loss_in_a_part_names_the_lost_one() {
     drop(second);
     let error = Communicator::from_engine(first).barrier();
     assert!(matches!(error, Err(Error::Aborted { replica: 2, lost: true, .. })), "{error:?}");
+}
+
+/// Found by a soak of two hosts: rank 2 was killed in the split, when rank 0 had its words and rank
+/// 1 had not. Rank 0 waited in the part until its deadline.
+#[test]
+fn a_rank_never_entering_a_part_has_left_it() {
+    for [reforms, is_nested] in [[false, false], [true, false], [false, true], [true, true]] {
+        let inboxes: Vec<Arc<Inbox>> = (0..3).map(|rank| Arc::new(Inbox::new(rank, 3))).collect();
+        let carrier = Arc::new(Living(inboxes.clone(), 2));
+        let engine = |rank: usize| {
+            let world = World::new(rank, 3).expect("one of three");
+            inboxes[rank].clone().engine(world, carrier.clone())
+        };
+        let (mut first, mut second) = (engine(0), engine(1));
+        let both = [&mut first, &mut second].map(|one| one.subgroup(&[0, 1]).ok().flatten().expect("a part"));
+        let mut part = first.subgroup(&[0, 1]).ok().flatten().expect("a part");
+        if is_nested {
+            part = part.subgroup(&[0, 1]).ok().flatten().expect("a part");
+        }
+        inboxes[..2].iter().for_each(|inbox| inbox.put(2, Letter::gone()));
+        let mut both = both.map(Communicator::from_engine);
+        let leaves = |second| {
+            drop(second);
+            None
+        };
+        let _second = if reforms { second.remaining().map(|()| second).ok() } else { leaves(second) };
+        // Rank 1 goes on in what it has entered.
+        thread::scope(|scope| {
+            both.iter_mut().for_each(|one| _ = scope.spawn(|| one.barrier().expect("both are there")));
+        });
+        let mut part = Communicator::from_engine(part);
+        let open = part.mailbox().expect("a mailbox");
+        let received = open.recv(&mut [0u8][..], Some(1), 1, Some(Duration::from_secs(60)));
+        let lost = !reforms;
+        for error in [received.map(drop), part.barrier()] {
+            assert!(matches!(error, Err(Error::Left { replica: 1, lost: is, .. }) if is == lost), "{error:?}");
+        }
+    }
 }
 
 /// A rank that moves on takes all others for gone. One that is done needs nothing of a lost rank,
