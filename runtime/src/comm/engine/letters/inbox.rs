@@ -183,7 +183,7 @@ impl Inbox {
 
     /// Returns the reason for which a rank makes no more calls in the group of this number: it has
     /// said so, or was lost.
-    pub(super) fn reason_of(&self, rank: usize, group: u64) -> Reason {
+    pub(crate) fn reason_of(&self, rank: usize, group: u64) -> Reason {
         self.lock().reason_of(rank, group)
     }
 
@@ -408,6 +408,11 @@ impl Contents {
         messages.iter_mut().for_each(|messages| messages.retain(|of, _| !self.is_past(of)));
         tagged.retain(|(_, of, _)| !self.is_past(of));
         unlike.retain(|(_, of, ..)| !self.is_past(of));
+        let mut splits = std::mem::take(&mut self.splits);
+        let is_of_part =
+            |of: &Generation| self.places.values().any(|place| place.splits.iter().any(|split| split.of == *of));
+        splits.retain(|(_, of), _| !self.is_past(of) || is_of_part(of));
+        self.splits = splits;
         let mut ends = std::mem::take(&mut self.ends);
         ends.forget(|of| self.is_past(of));
         (self.messages, self.tagged, self.unlike) = (messages, tagged, unlike);
