@@ -40,7 +40,7 @@ pub enum WireError {
         /// The reason.
         why: String,
     },
-    /// The program has ended the library.
+    /// The program has ended the library, or the process ends.
     Ended,
     /// A function of the library failed.
     Library {

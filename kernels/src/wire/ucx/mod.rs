@@ -16,6 +16,7 @@ mod sys;
 mod result;
 mod library;
 mod address;
+mod exit;
 mod inbox;
 mod transports;
 mod worker;

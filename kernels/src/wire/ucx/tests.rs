@@ -9,7 +9,8 @@ use rustix::{
 use std::{
     env,
     io::{self, BufRead, Write},
-    process::{Command, Stdio},
+    process::{self, Command, Stdio},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -351,6 +352,44 @@ fn loading_leaves_signal_handlers_and_the_signal_stack_as_they_were() {
     assert_eq!(signals::state(), before);
     drop(wire);
     assert_eq!(signals::state(), before);
+}
+
+/// UCX ends the process by a signal if a thread uses a wire then.
+#[test]
+fn a_process_ends_well_beside_threads_with_wires() {
+    if !is_part() {
+        for _ in 0..20 {
+            let output = part("a_process_ends_well_beside_threads_with_wires").output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    // SAFETY: the function drops a wire.
+    assert_eq!(unsafe { libc::atexit(drop_kept) }, 0);
+    let Some(kept) = wire() else { return };
+    *KEPT.lock().unwrap() = Some(kept);
+    let begun = Instant::now();
+    (0..4).for_each(|_| drop(thread::spawn(|| while two().is_some_and(|wires| has_sent(&wires)) {})));
+    while begun.elapsed() < Duration::from_millis(60) {
+        thread::yield_now();
+    }
+    process::exit(0);
+}
+
+/// A wire that the program drops when it ends, after the last call of UCX.
+static KEPT: Mutex<Option<Wire>> = Mutex::new(None);
+
+extern "C" fn drop_kept() {
+    drop(KEPT.lock().unwrap().take());
+}
+
+/// Sends a message, and receives it.
+fn has_sent([from, to]: &[Wire; 2]) -> bool {
+    from.send(0, head(0, 0), body(0, 100)).unwrap();
+    while to.progress().is_empty() {
+        drop(from.progress());
+    }
+    true
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A wire: a context and a worker of UCX, and the endpoints of its peers.
 
 use super::{
-    address,
+    address, exit,
     inbox::{Inbox, Peer, on_arrival, on_error, on_sent},
     library::Library,
     sys::{
@@ -27,7 +27,7 @@ use std::{
     ptr::NonNull,
     rc::Rc,
     slice,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -56,7 +56,7 @@ pub(in crate::wire) struct Wire {
     address: Vec<u8>,
     descriptor: i32,
     /// Dropped by hand: not in a forked child.
-    state: ManuallyDrop<Mutex<WorkerState>>,
+    state: ManuallyDrop<Arc<Mutex<WorkerState>>>,
 }
 
 /// All that is used under the lock.
@@ -97,6 +97,9 @@ impl Wire {
     /// Where UCX was looked for, and what was found there.
     pub(in crate::wire) fn open(interface: Option<&str>) -> Result<Wire, Absent> {
         let library = Library::load()?;
+        let ended =
+            || Absent { kinds: vec![Kind::Ucx], looked: vec![(library.name.clone(), "the process ends".to_owned())] };
+        let _opening = exit::opening().ok_or_else(ended)?;
         // UCX loads its transports when it makes a context.
         let kept = signals::keep();
         let opened = WorkerState::open(library.functions, interface);
@@ -108,16 +111,19 @@ impl Wire {
         let mut state = opened.map_err(refused)?;
         let (address, descriptor) = state.names().map_err(refused)?;
         let address = address::seal(library.version, &address);
-        let state = ManuallyDrop::new(Mutex::new(state));
-        Ok(Wire { library, origin: Origin::here(), address, descriptor, state })
+        let state = Arc::new(Mutex::new(state));
+        exit::note(state.clone());
+        Ok(Wire { library, origin: Origin::here(), address, descriptor, state: ManuallyDrop::new(state) })
     }
 
-    /// Takes the lock, but not in a forked child, where another thread may have held it.
+    /// Takes the lock, but not in a forked child, where another thread may have held it, nor while
+    /// the process ends.
     fn lock(&self) -> Result<MutexGuard<'_, WorkerState>, WireError> {
         if self.origin.forked() {
             return Err(WireError::Forked);
         }
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if exit::ends() { Err(WireError::Ended) } else { Ok(state) }
     }
 }
 
@@ -199,7 +205,8 @@ impl Medium for Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        if !self.origin.forked() {
+        let ended = self.lock().map(|mut state| state.end());
+        if ended.is_ok() {
             // SAFETY: once, and nobody uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.state) };
         }
@@ -426,10 +433,15 @@ impl WorkerState {
     }
 }
 
-impl Drop for WorkerState {
-    fn drop(&mut self) {
-        for handle in mem::take(&mut self.endpoints).into_values().filter_map(|endpoint| endpoint.handle) {
-            self.close(handle);
+impl WorkerState {
+    /// Ends what is on its way, and destroys the worker. UCX answers a message for an endpoint that
+    /// is closed on a new one, and ends the process if the peer has ended then: without need, no
+    /// endpoint is closed before.
+    fn end(&mut self) {
+        if self.inbox.sends.count() > 0 {
+            for handle in mem::take(&mut self.endpoints).into_values().filter_map(|endpoint| endpoint.handle) {
+                self.close(handle);
+            }
         }
         let until = Instant::now() + CLOSING;
         while !(self.worker.is_null() || self.closing.is_empty() && self.inbox.sends.count() == 0)
@@ -438,14 +450,20 @@ impl Drop for WorkerState {
             self.progress();
         }
         if !self.worker.is_null() {
-            // SAFETY: nobody uses it afterwards. It calls back into the inbox, which is dropped
-            // later, and into peers, which are, too. It waits for nobody.
-            unsafe { (self.functions.worker_destroy)(self.worker) };
+            // SAFETY: nobody uses it afterwards. It closes the endpoints, and calls back into the
+            // inbox, which is dropped later, and into peers, which are, too. It waits for nobody.
+            unsafe { (self.functions.worker_destroy)(mem::replace(&mut self.worker, ptr::null_mut())) };
         }
         if !self.context.is_null() {
             // SAFETY: its only worker is destroyed.
-            unsafe { (self.functions.cleanup)(self.context) };
+            unsafe { (self.functions.cleanup)(mem::replace(&mut self.context, ptr::null_mut())) };
         }
+    }
+}
+
+impl Drop for WorkerState {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
