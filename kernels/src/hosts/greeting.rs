@@ -9,7 +9,16 @@ const MAGIC: [u8; 16] = *b"consonance hosts";
 /// The digest of what all processes of a group must have in common: the version of this crate and
 /// the way of numbers in memory, which contributions have on the wire.
 pub(super) const BUILD: u64 =
-    digest(concat!(env!("CARGO_PKG_VERSION"), " 4 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
+    digest(concat!(env!("CARGO_PKG_VERSION"), " 5 ", env!("CARGO_PKG_NAME"))) ^ cfg!(target_endian = "big") as u64;
+
+/// The bytes of a greeting that name its job, which every version sends first.
+pub(super) const JOB_BYTES: usize = MAGIC.len() + size_of::<u128>();
+
+/// Returns the digest of the job that the first bytes on a link name. `None` for other bytes.
+pub(super) fn job_of(first: &[u8; JOB_BYTES]) -> Option<u128> {
+    let (magic, job) = first.split_at(MAGIC.len());
+    (*magic == MAGIC).then(|| u128::from_le_bytes(job.try_into().expect("the rest")))
+}
 
 /// The first words of a process on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]

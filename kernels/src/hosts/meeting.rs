@@ -2,12 +2,13 @@
 
 use super::{
     connection::{self, ANSWER, Timed, dial, is_closed},
+    gate::{Arrivals, Gate, Visitor},
     greeting::{Greeting, Heard},
     keep_alive::keep_alive,
+    not_met::NotMet,
 };
 use crate::bootstrap::{Waiting, packet::MAX_TASKS};
 use std::{
-    error, fmt,
     io::{self, ErrorKind, Read, Write},
     net::{TcpListener, TcpStream, ToSocketAddrs},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -44,29 +45,6 @@ pub struct Met {
     pub greetings: Vec<Greeting>,
     pub(super) links: Vec<Option<TcpStream>>,
 }
-
-/// The reason why processes have not met.
-#[derive(Debug, PartialEq, Eq)]
-pub struct NotMet {
-    /// The reason in words.
-    pub problem: String,
-    /// The tasks that did not come.
-    pub missing: Vec<usize>,
-}
-
-impl NotMet {
-    pub(super) fn because(problem: impl Into<String>) -> NotMet {
-        NotMet { problem: problem.into(), missing: Vec::new() }
-    }
-}
-
-impl fmt::Display for NotMet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
-    }
-}
-
-impl error::Error for NotMet {}
 
 /// The news of a thread that connects to a task or hears a greeting.
 enum Event {
@@ -114,7 +92,24 @@ pub fn meet_at(
     let own = &host.names[host.greeting.task];
     let set = listener.set_nonblocking(true);
     set.map_err(|error| NotMet::because(format!("{own}: {error}")))?;
-    Meeting::new(host.clone(), Some(listener)).run(deadline, tell)
+    Meeting::new(host.clone(), Some(Arrivals::Listener(listener))).run(deadline, tell)
+}
+
+/// Does what [`meet`] does, for a process that takes part in several meetings, at its gate. The
+/// process of the last task calls all others, and needs none.
+///
+/// # Errors
+/// As [`meet`]. A process that still waits in the meeting misses the first other one.
+pub fn meet_at_gate(
+    host: &Host,
+    gate: Option<&Gate>,
+    deadline: Instant,
+    tell: impl FnMut(&Waiting),
+) -> Result<Met, NotMet> {
+    let problem = || "another thread of this process waits for the same one".to_owned();
+    let held = || NotMet { problem: problem(), missing: vec![usize::from(host.greeting.task == 0)] };
+    let expect = |gate: &Gate| gate.expect(host.greeting.digest).map(Arrivals::Gate).ok_or_else(held);
+    Meeting::new(host.clone(), gate.map(expect).transpose()?).run(deadline, tell)
 }
 
 /// Listens at the address of this process's task.
@@ -142,8 +137,8 @@ pub(super) struct Task {
 
 pub(super) struct Meeting {
     pub(super) host: Host,
-    /// `None` while another process has the address.
-    pub(super) listener: Option<TcpListener>,
+    /// `None` while another process has the address, or if this process calls all others.
+    pub(super) arrivals: Option<Arrivals>,
     pub(super) tasks: Vec<Task>,
     /// The number of connections that have not greeted yet.
     strangers: usize,
@@ -151,9 +146,9 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    pub(super) fn new(host: Host, listener: Option<TcpListener>) -> Meeting {
+    pub(super) fn new(host: Host, arrivals: Option<Arrivals>) -> Meeting {
         let tasks = host.names.iter().map(|_| Task::default()).collect();
-        Meeting { host, listener, tasks, strangers: 0, events: mpsc::channel() }
+        Meeting { host, arrivals, tasks, strangers: 0, events: mpsc::channel() }
     }
 
     fn own(&self) -> usize {
@@ -227,10 +222,9 @@ impl Meeting {
     /// Hears the connections of others.
     fn accept(&mut self) -> Result<(), NotMet> {
         while self.strangers < STRANGERS {
-            // Errors of one connection, or of a moment.
-            let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) else { return Ok(()) };
+            let Some(visitor) = self.arrivals.as_ref().and_then(Arrivals::next) else { return Ok(()) };
             let (events, own) = (self.events.0.clone(), self.host.greeting.clone());
-            spawn(move || _ = events.send(greet(stream, &own).unwrap_or(Event::Stranger)))?;
+            spawn(move || _ = events.send(greet(visitor, &own).unwrap_or(Event::Stranger)))?;
             self.strangers += 1;
         }
         Ok(())
@@ -414,13 +408,16 @@ fn connect(address: &str, task: usize, own: &Greeting) -> Result<Event, String> 
                 continue;
             }
         };
-        match greet(stream, own) {
+        match greet(Visitor { stream, said: Vec::new() }, own) {
             Ok(Event::Link { greeting, .. }) if greeting.task != task => {
                 last = format!("task {} of the job answers at {address}", greeting.task);
             }
             Ok(Event::Stranger) => last = format!("a process that is not of this job answers at {address}"),
             Ok(Event::Link { stream, greeting, .. }) => return Ok(Event::Link { stream, greeting, called: true }),
             Ok(event) => return Ok(event),
+            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                last = format!("the process at {address} closed the connection: it does not expect this one now");
+            }
             Err(error) => last = format!("{address} accepted and did not greet: {error}"),
         }
     }
@@ -428,11 +425,12 @@ fn connect(address: &str, task: usize, own: &Greeting) -> Result<Event, String> 
 }
 
 /// Exchanges greetings. Both sides say theirs first, so that both can tell what is wrong.
-fn greet(stream: TcpStream, own: &Greeting) -> io::Result<Event> {
+fn greet(Visitor { stream, said }: Visitor, own: &Greeting) -> io::Result<Event> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(ANSWER))?;
     own.write(&stream)?;
-    let heard = Greeting::read(Timed { stream: &stream, until: Instant::now() + ANSWER }, own.digest)?;
+    let rest = Timed { stream: &stream, until: Instant::now() + ANSWER };
+    let heard = Greeting::read(said.chain(rest), own.digest)?;
     Ok(match heard {
         Heard::Greeting(greeting) => Event::Link { stream, greeting, called: false },
         Heard::OtherBuild(task) => Event::OtherBuild(task),

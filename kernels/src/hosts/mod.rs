@@ -12,6 +12,9 @@
 //! **Neighbours.** Those of one host then begin to share memory, if they can: see
 //! `neighbour_memory.rs`.
 //!
+//! **Gate.** A process that takes part in several meetings of two listens once for all of them: see
+//! `gate.rs`.
+//!
 //! **Table.** Processes that know one address and their ranks listen at any port, and ask for the
 //! table of all addresses there. See [`look_up`].
 //!
@@ -28,12 +31,14 @@
 mod clocks;
 mod delivery;
 mod connection;
+mod gate;
 mod greeting;
 mod keep_alive;
 mod meeting;
 mod neighbours;
 mod neighbour_memory;
 mod network;
+mod not_met;
 mod replacement_meeting;
 mod wire_connections;
 mod senders;
@@ -43,11 +48,13 @@ mod table;
 mod turns;
 mod word;
 
+pub use gate::Gate;
 pub use greeting::{Greeting, Heard};
-pub use meeting::{Host, Met, NotMet, meet, meet_at};
+pub use meeting::{Host, Met, meet, meet_at, meet_at_gate};
 pub use neighbour_memory::Near;
 pub use neighbours::Neighbours;
 pub use network::Network;
+pub use not_met::NotMet;
 pub use replacement_meeting::Preparing;
 pub use shared_network::{HEAD, Head, News};
 pub use states::{near, place, places};

@@ -25,7 +25,7 @@ use std::{
 pub struct Network {
     shared: Arc<SharedNetwork>,
     receive: Arc<dyn Receive>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     origin: Origin,
     /// Whether several ranks of this process may wait.
     is_shared: bool,
@@ -68,7 +68,7 @@ impl Network {
         let (receive, of_thread) = (carrying.clone(), shared.clone());
         let run = move || run(&of_thread, &carrying);
         let thread = thread::Builder::new().name("consonance-wire".to_owned()).spawn(run)?;
-        Ok(Network { shared, receive, thread: Some(thread), origin: Origin::here(), is_shared })
+        Ok(Network { shared, receive, thread: Mutex::new(Some(thread)), origin: Origin::here(), is_shared })
     }
 
     /// Delivers what arrives, on this thread, which waits for it: until `is_done` returns true, or
@@ -126,6 +126,27 @@ impl Network {
         }
     }
 
+    /// Leaves the others, and waits until they have what this process has sent. If none of it
+    /// moves, waits for at most 7 s.
+    pub fn end(&self) {
+        if self.origin.forked() {
+            // The wire is the parent's.
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let told = self.shared.order(|orders| orders.leave = true);
+        if told && thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Returns whether another process answers: it is not stopped, and the network reaches it.
+    /// Waits for the answer for at most 300 ms. Not for the thread that delivers.
+    pub fn answers(&self, process: usize) -> bool {
+        !self.origin.forked() && self.shared.states.answers(process, || self.shared.write(process, ASK, process as u64))
+    }
+
     /// Returns the states of other processes. Asks those of their hosts, and waits for the answers
     /// for at most 300 ms; `None` where there is none. Not for the thread that delivers.
     pub fn states(&self, processes: &[usize]) -> Vec<Option<ProcessState>> {
@@ -164,20 +185,9 @@ impl Network {
 }
 
 impl Drop for Network {
-    /// Says farewell to the other processes, and waits until they have what this one has sent. If
-    /// none of it moves, it waits for at most 7 s.
+    /// Says farewell to the other processes, as [`end`](Network::end) does.
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        if self.origin.forked() {
-            // The fork has no thread to end, and the wire is its parent's.
-            std::mem::forget(thread);
-            std::mem::forget(self.shared.clone());
-            return;
-        }
-        let told = self.shared.order(|orders| orders.leave = true);
-        if told && thread.thread().id() != thread::current().id() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

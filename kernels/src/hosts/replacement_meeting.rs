@@ -12,7 +12,9 @@
 
 use super::{
     connection::{ANSWER, is_closed},
-    meeting::{Host, Link, Meeting, Met, NotMet, READY, TICK, listen},
+    gate::Arrivals,
+    meeting::{Host, Link, Meeting, Met, READY, TICK, listen},
+    not_met::NotMet,
     word::{CUT, WORD},
 };
 use crate::digest::digest;
@@ -45,10 +47,11 @@ impl Preparing {
     pub fn look(&mut self, time: Duration) -> Option<u64> {
         let until = Instant::now() + time;
         loop {
-            if self.meeting.listener.is_none() && self.listens <= Instant::now() {
+            if self.meeting.arrivals.is_none() && self.listens <= Instant::now() {
                 self.listens = Instant::now() + NEWS;
                 let listener = listen(&self.meeting.host, Instant::now() + ANSWER).ok();
-                self.meeting.listener = listener.filter(|listener| listener.set_nonblocking(true).is_ok());
+                let listener = listener.filter(|listener| listener.set_nonblocking(true).is_ok());
+                self.meeting.arrivals = listener.map(Arrivals::Listener);
             }
             // A process that cannot be linked comes again, or another one in its place.
             let _ = self.meeting.step();

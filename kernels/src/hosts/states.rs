@@ -94,6 +94,20 @@ impl States {
         processes.iter().map(|&process| answers[process]).collect()
     }
 
+    /// Returns whether a process answers the question for its own state, which `ask` sends. One
+    /// that does not know its place has no answer, and is taken for one that does.
+    pub(super) fn answers(&self, process: usize, ask: impl FnOnce()) -> bool {
+        if self.processes[process].0 == 0 {
+            return true;
+        }
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers[process] = None;
+        ask();
+        let is_open = |answers: &mut Vec<Option<_>>| answers[process].is_none();
+        let waited = self.answered.wait_timeout_while(answers, ANSWER, is_open);
+        waited.unwrap_or_else(PoisonError::into_inner).0[process].is_some()
+    }
+
     /// Returns the answer to a question, as a number. None about processes of other places.
     pub(super) fn answer(&self, process: u64) -> Option<u64> {
         let process = usize::try_from(process).ok()?;

@@ -5,7 +5,7 @@ use crate::{
     bootstrap::Waiting,
     hosts::{
         connection::{ANSWER, Timed, dial, spawn},
-        meeting::NotMet,
+        not_met::NotMet,
     },
 };
 use std::{

@@ -3,7 +3,7 @@
 use super::{AGAIN, Claim, Word};
 use crate::hosts::{
     connection::{self, ANSWER, is_closed},
-    meeting::NotMet,
+    not_met::NotMet,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::{

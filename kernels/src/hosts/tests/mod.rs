@@ -1,5 +1,6 @@
 //! Tests of the meeting, and what those of the network and of neighbours share.
 
+mod gate;
 mod neighbours;
 mod network;
 
