@@ -60,7 +60,8 @@ impl Played {
     /// # Errors
     /// If a host has too few ports.
     pub(super) fn cluster(&self) -> io::Result<Cluster> {
-        Cluster::of_hosts(self.count, self.ranks_of_host)
+        let hosts: Vec<usize> = (0..self.count * self.ranks_of_host).map(|rank| rank / self.ranks_of_host).collect();
+        Cluster::of_hosts(&hosts, self.ranks_of_host)
     }
 
     /// Returns the command that runs another one as a process of the host of this rank.

@@ -106,7 +106,8 @@ enum Command {
 ///
 /// With --chief and --ps, this command starts a chief and P parameter servers, too, for programs
 /// with a ParameterServerStrategy. TF_CONFIG then has the jobs chief, worker and ps, and there are
-/// none of torchrun's variables. The launch ends with its chief. If that ends with status 0, so
+/// none of torchrun's variables. With --hosts, the chief is on the first of them, and servers are
+/// dealt to them in turn. The launch ends with its chief. If that ends with status 0, so
 /// does this command: the others have 2 s to end by themselves. If it fails, it is named and not
 /// replaced. Workers and servers that fail are treated alike, as below: a program that goes on
 /// without them needs --max-restarts or --keep-going. Lines of output begin with [chief],
@@ -159,7 +160,7 @@ struct Run {
     chief: Option<Option<String>>,
     /// Number of parameter servers, beside the workers and the chief
     #[arg(long, value_name = "P", allow_negative_numbers = true, requires = "chief",
-        conflicts_with_all = ["hosts", "nodes"], value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
+        conflicts_with = "nodes", value_parser = number::<NonZeroUsize>(1..=usize::MAX))]
     ps: Option<NonZeroUsize>,
     /// Set CONSONANCE_JOB, which is the same on all of these hosts and differs from launch to
     /// launch: a worker that an earlier launch left behind then takes no place in this one

@@ -11,6 +11,7 @@ use super::{
     task::{Role, Task},
 };
 use std::{
+    collections::BTreeMap,
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     num::NonZeroUsize,
@@ -94,13 +95,18 @@ impl Cluster {
         Ok(Cluster::at(addresses, workers, master, claims))
     }
 
-    /// Returns the addresses of `workers` workers on each of `hosts` hosts of this launch alone, on
-    /// which all ports are free.
-    pub(crate) fn of_hosts(hosts: usize, workers: usize) -> io::Result<Cluster> {
-        let port = |worker| u16::try_from(worker).ok().and_then(|worker| FIRST_PORT.checked_add(worker));
-        let last = port(workers).ok_or_else(|| io::Error::other(format!("a host has no {workers} ports")))?;
-        let of_host = |host| (FIRST_PORT + 1..=last).map(move |port| (address(host), port).into());
-        Ok(Cluster::at((0..hosts).flat_map(of_host), workers, (address(0), FIRST_PORT).into(), Vec::new()))
+    /// Returns the addresses of processes on these hosts of this launch alone, on which all ports
+    /// are free, with `workers` workers each.
+    pub(crate) fn of_hosts(hosts: &[usize], workers: usize) -> io::Result<Cluster> {
+        let mut ports: BTreeMap<usize, u16> = BTreeMap::new();
+        let of_host = |&host: &usize| {
+            let port = ports.entry(host).or_insert(FIRST_PORT);
+            *port = port.checked_add(1)?;
+            Some(SocketAddr::from((address(host), *port)))
+        };
+        let addresses: Option<Vec<SocketAddr>> = hosts.iter().map(of_host).collect();
+        let addresses = addresses.ok_or_else(|| io::Error::other("a host has fewer ports than processes"))?;
+        Ok(Cluster::at(addresses, workers, (address(0), FIRST_PORT).into(), Vec::new()))
     }
 
     fn at(

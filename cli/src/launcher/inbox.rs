@@ -26,10 +26,8 @@ pub(super) struct Inbox {
     writer: PipeWriter,
     /// The path by which workers open it, if they are not processes of this machine.
     elsewhere: Option<PathBuf>,
-    /// The number of workers of the launch.
-    size: usize,
-    /// The number of workers of each host.
-    workers_of_host: usize,
+    /// The host of each worker.
+    hosts: Vec<usize>,
     /// The beginning of a line that has not been read to its end.
     rest: String,
     /// The worker to which a process of a host belongs: the worker's own, and those that it has
@@ -67,16 +65,15 @@ enum Meeting {
 }
 
 impl Inbox {
-    /// Makes the inbox of a launch of `size` workers, so many on each host.
-    pub(super) fn new(size: usize, workers_of_host: usize) -> io::Result<Inbox> {
+    /// Makes the inbox of a launch whose workers are on these hosts.
+    pub(super) fn new(hosts: Vec<usize>) -> io::Result<Inbox> {
         let (reader, writer) = io::pipe()?;
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
         Ok(Inbox {
             elsewhere: None,
             reader,
             writer,
-            size,
-            workers_of_host,
+            hosts,
             rest: String::new(),
             workers: HashMap::new(),
             named: HashMap::new(),
@@ -98,7 +95,7 @@ impl Inbox {
 
     /// Returns the place of a worker in the launch.
     pub(super) fn post(&self, worker: usize) -> Post {
-        Post { worker, workers: self.size, pipe: self.elsewhere.clone().unwrap_or_else(|| self.path()) }
+        Post { worker, workers: self.hosts.len(), pipe: self.elsewhere.clone().unwrap_or_else(|| self.path()) }
     }
 
     /// Forgets what the process of a worker has told, before there is another one beside the
@@ -119,8 +116,8 @@ impl Inbox {
     }
 
     /// Returns the host of a worker. Processes of two hosts may have the same id.
-    fn host(&self, worker: usize) -> usize {
-        worker / self.workers_of_host
+    pub(super) fn host(&self, worker: usize) -> usize {
+        self.hosts[worker]
     }
 
     /// Returns the worker whose fault it is that this one failed, if an error said so: the one that
@@ -171,7 +168,7 @@ impl Inbox {
         }
         let end = self.rest.rfind('\n').map_or(0, |end| end + 1);
         let lines: String = self.rest.drain(..end).collect();
-        let size = self.size;
+        let size = self.hosts.len();
         // A program may write anything here.
         let lines = lines.lines().filter_map(|line| line.parse().ok());
         lines.filter(|line: &Line| line.worker < size).for_each(|line| self.take(line));
@@ -189,13 +186,13 @@ impl Inbox {
             }
             News::GaveUp(missing) => {
                 self.meetings.remove(&worker);
-                let missing = missing.filter(|&missing| missing < self.size);
+                let missing = missing.filter(|&missing| missing < self.hosts.len());
                 missing.into_iter().for_each(|missing| self.name(worker, missing, Blame::Missing));
             }
             News::Blames(culprit, blame) => {
                 let culprit = match culprit {
                     Culprit::Process(id) => self.workers.get(&(host, id)).copied(),
-                    Culprit::Worker(worker) => Some(worker).filter(|&worker| worker < self.size),
+                    Culprit::Worker(worker) => Some(worker).filter(|&worker| worker < self.hosts.len()),
                 };
                 culprit.into_iter().for_each(|culprit| self.name(worker, culprit, blame));
             }
@@ -222,7 +219,7 @@ mod tests {
 
     /// Returns an inbox of workers with the processes 10, 11, 12, ….
     fn inbox() -> Inbox {
-        let mut inbox = Inbox::new(6, 6).expect("a pipe");
+        let mut inbox = Inbox::new(vec![0; 6]).expect("a pipe");
         (0..6).for_each(|worker| inbox.begin(worker, 10 + worker as i32));
         inbox
     }

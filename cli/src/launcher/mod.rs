@@ -103,8 +103,9 @@ pub struct Launch {
     /// The number of hosts that this machine plays, at most [`MAX_HOSTS`]; `None`: the workers run
     /// on this machine as it is.
     pub hosts: Option<NonZeroUsize>,
-    /// The number of parameter servers, if the launch has some. Then it has a chief, too, plays no
-    /// hosts, and ends with the chief.
+    /// The number of parameter servers, if the launch has some. Then it has a chief, too, and ends
+    /// with the chief. The chief is on the first of the hosts, and servers are dealt to them in
+    /// turn.
     pub servers: Option<NonZeroUsize>,
     /// The place of this launch among those of other hosts, if there are some. Then it plays no
     /// hosts.
@@ -264,27 +265,22 @@ impl Launch {
     /// Chooses the addresses of the workers. Waits for the launches of other hosts if they are to
     /// find processes in the places of lost ones.
     fn cluster(&self) -> Result<Cluster, StartError> {
-        let workers = self.of_host();
+        let workers = self.workers.get();
         let cluster = match (&self.node, self.hosts) {
             (Some(node), _) => {
                 let met = (self.max_restarts > 0).then(|| nodes::meet(node, workers, self.timeout));
                 Cluster::of_node(node, workers, met.transpose().map_err(|why| StartError::Nodes { why })?)
             }
             (None, None) => Cluster::local(self.size()),
-            (None, Some(hosts)) => Cluster::of_hosts(hosts.get(), workers),
+            (None, Some(_)) => Cluster::of_hosts(&self.hosts_of_tasks(), workers),
         };
         cluster.map_err(|source| StartError::Launcher { doing: "choose addresses", source })
     }
 
     /// Returns the number of processes of this launch, on all hosts.
     fn size(&self) -> usize {
-        self.of_host().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
-    }
-
-    /// Returns the number of processes of each host.
-    fn of_host(&self) -> usize {
         let others = self.servers.map_or(0, |servers| servers.get().saturating_add(1));
-        self.workers.get().saturating_add(others)
+        self.workers_of_all().saturating_add(others)
     }
 
     /// Returns the processes of this launch.

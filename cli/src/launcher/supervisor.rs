@@ -96,8 +96,8 @@ impl<'l> Supervisor<'l> {
         cluster: Cluster,
     ) -> Result<Supervisor<'l>, StartError> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
-        let (size, workers) = (launch.size(), launch.of_host());
-        let mut inbox = Inbox::new(launch.world(), workers).map_err(cannot("make a pipe"))?;
+        let size = launch.size();
+        let mut inbox = Inbox::new(launch.hosts_of_tasks()).map_err(cannot("make a pipe"))?;
         let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path())).transpose()?;
         if hosts.is_some() {
             inbox.set_path(hosts::PIPE);
@@ -196,7 +196,7 @@ impl<'l> Supervisor<'l> {
         let environment = self.environment(index, restarts);
         let running = self.running();
         self.inbox.forget(index, &running);
-        let host = self.hosts.get(index / self.launch.of_host());
+        let host = self.hosts.get(self.inbox.host(index));
         let task = self.launch.task(index);
         let mut worker = Worker::start(task, self.launch, host, &environment, self.profile)?;
         let cannot = |source| StartError::Launcher { doing: "watch a worker", source };
@@ -215,7 +215,7 @@ impl<'l> Supervisor<'l> {
     fn environment(&self, index: usize, restarts: usize) -> Environment {
         let mut environment = match self.launch.servers {
             None => self.cluster.variables(index),
-            Some(_) => self.cluster.variables_of_role(self.launch.task(index), self.launch.workers.get()),
+            Some(_) => self.cluster.variables_of_role(self.launch.task(index), self.launch.workers_of_all()),
         };
         environment.push((VARIABLE, self.inbox.post(index).to_string()));
         environment.extend(self.launch.replicas.map(|replicas| ("CONSONANCE_REPLICAS", replicas.to_string())));

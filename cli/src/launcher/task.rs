@@ -1,7 +1,7 @@
 //! The processes of a launch, by their roles.
 
 use super::Launch;
-use std::fmt;
+use std::{fmt, num::NonZeroUsize};
 
 /// A process of a launch. It is written as its role: `worker 3`, `chief`, `ps 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,25 @@ impl Launch {
         let role = match (self.servers, index) {
             (None, worker) => Role::Worker(worker),
             (Some(_), 0) => Role::Chief,
-            (Some(_), _) if index <= self.workers.get() => Role::Worker(index - 1),
-            (Some(_), _) => Role::Server(index - 1 - self.workers.get()),
+            (Some(_), _) if index <= self.workers_of_all() => Role::Worker(index - 1),
+            (Some(_), _) => Role::Server(index - 1 - self.workers_of_all()),
         };
         Task { index, role }
+    }
+
+    /// Returns the number of workers of this launch, on all hosts.
+    pub(super) fn workers_of_all(&self) -> usize {
+        self.workers.get().saturating_mul(self.hosts.map_or(1, NonZeroUsize::get))
+    }
+
+    /// Returns the host of each process of this launch, and of those of other hosts.
+    pub(super) fn hosts_of_tasks(&self) -> Vec<usize> {
+        let host = |index| match self.task(index).role {
+            Role::Chief => 0,
+            Role::Worker(worker) => worker / self.workers,
+            Role::Server(server) => server % self.hosts.map_or(1, NonZeroUsize::get),
+        };
+        (0..self.world()).map(host).collect()
     }
 }
 

@@ -1,9 +1,13 @@
 //! Launches with a chief and parameter servers.
 
-use super::{CONSONANCE, Gate, Launch, until};
+use super::{CONSONANCE, Gate, Launch, hosts::can_play, strategies_on_hosts::can_cross, until};
 use consonance::{ClusterResolver, TfConfigClusterResolver};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::{Command, Output},
+};
 
 /// A script in which each role goes on with its own text.
 fn by_role(chief: &str, worker: &str, server: &str) -> String {
@@ -161,7 +165,7 @@ fn a_chief_without_servers_and_servers_without_a_chief_are_refused() {
         ("--chief localhost:5 --ps 2 -n 2", "expected '--nodes <N>'"),
         ("--chief --nodes 2 --node 0 -n 2", "needs '--ps <P>'"),
         ("--chief --ps 0 -n 2", "at least 1"),
-        ("--chief --ps 1 --hosts 2 -n 2", "cannot be used with"),
+        ("--chief --ps 1 --nodes 2 --node 0 -n 2", "cannot be used with"),
     ] {
         let output = Command::new(CONSONANCE)
             .arg("run")
@@ -173,4 +177,59 @@ fn a_chief_without_servers_and_servers_without_a_chief_are_refused() {
         assert_eq!(output.status.code(), Some(2), "{options}: {text}");
         assert!(text.contains(told), "{options}: {text}");
     }
+}
+
+#[test]
+fn roles_are_dealt_to_the_hosts_of_a_launch() {
+    if !can_play() {
+        return;
+    }
+    let output = Launch::shell("--hosts 2 --chief --ps 3 -n 2", r#"echo "$(uname -n)|$TF_CONFIG""#).finish();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut hosts = BTreeMap::new();
+    for line in text.lines() {
+        let (name, rest) = line.split_once("] ").expect("a name");
+        let (host, tf_config) = rest.split_once('|').expect("a host and a cluster");
+        let resolver = TfConfigClusterResolver::from_text(tf_config).expect("a cluster");
+        let (job, index) = (resolver.task_type().expect("a job"), resolver.task_id().expect("an index"));
+        let address = resolver.cluster_spec().task_address(job, index).expect("the task of the process");
+        let place =
+            host.strip_prefix("host").expect("a host that the launch plays").parse::<usize>().expect("a number");
+        assert!(address.starts_with(&format!("10.77.0.{}:", place + 1)), "{line}");
+        hosts.insert(name.trim_start_matches('[').to_owned(), place);
+    }
+    let expected = [
+        ("chief", 0),
+        ("worker 0", 0),
+        ("worker 1", 0),
+        ("worker 2", 1),
+        ("worker 3", 1),
+        ("ps 0", 0),
+        ("ps 1", 1),
+        ("ps 2", 0),
+    ];
+    assert_eq!(hosts, expected.map(|(name, host)| (name.to_owned(), host)).into());
+}
+
+/// The window decides, and not where servers and workers are.
+#[test]
+fn a_recommender_on_two_hosts_has_the_bits_of_one_process() {
+    if !can_cross() {
+        return;
+    }
+    let example = Path::new(CONSONANCE).with_file_name("examples").join("recommender");
+    let digest = |output: Output| {
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let (_, rest) = text.split_once("digest of the tables ").expect("a digest");
+        rest.lines().next().expect("a line").to_owned()
+    };
+    let mut command = Command::new(CONSONANCE);
+    command.args(["run", "--timeout", "60", "--hosts", "2", "-n", "1", "--chief", "--ps", "2", "--"]);
+    command.arg(&example).args(["--epochs", "2"]);
+    let on_hosts = digest(Launch::of(command).finish());
+    let mut command = Command::new(&example);
+    let alone = command.args(["--epochs", "2", "--threads"]).output().expect("the examples are built");
+    assert_eq!(on_hosts, digest(alone));
 }

@@ -52,7 +52,7 @@ impl<'l> Exchange<'l> {
         let digest = digest_of(node);
         let end = match node.node {
             0 => {
-                let (sizes, tell) = ((profile.hosts, profile.workers_of_host), tell.clone());
+                let (sizes, tell) = ((profile.hosts, launch.workers.get()), tell.clone());
                 let tell = move || _ = tell.send(Event::HandedOver);
                 End::Collects(Collector::begin(listener, digest, sizes, &profile.folder, tell).map_err(cannot)?)
             }

@@ -40,8 +40,8 @@ pub(super) struct Profile {
     path: PathBuf,
     /// The workers of the launch.
     workers: Vec<Task>,
-    /// The number of workers of each host.
-    workers_of_host: usize,
+    /// The host of each worker.
+    host_of: Vec<usize>,
     /// The number of hosts, of which the workers of one or of all are of the launch.
     hosts: usize,
     /// The folder of the workers' folders.
@@ -93,20 +93,20 @@ struct Gathered {
 impl Profile {
     /// Prepares a profile of a launch. A file that cannot be written is refused now.
     pub(super) fn begin(path: &Path, launch: &Launch) -> io::Result<Profile> {
-        let (workers, of_host) = (launch.tasks(), launch.of_host());
+        let (workers, host_of) = (launch.tasks(), launch.hosts_of_tasks());
         let path = match launch.node.as_ref().map_or(0, |node| node.node) {
             0 => path.to_owned(),
             host => of_host_alone(path, host),
         };
         let of_nodes = launch.node.as_ref().map(|node| node.nodes);
-        Profile::of(path, workers, of_host, of_nodes.or(launch.hosts).map_or(1, NonZeroUsize::get))
+        Profile::of(path, workers, host_of, of_nodes.or(launch.hosts).map_or(1, NonZeroUsize::get))
     }
 
-    fn of(path: PathBuf, workers: Vec<Task>, workers_of_host: usize, hosts: usize) -> io::Result<Profile> {
+    fn of(path: PathBuf, workers: Vec<Task>, host_of: Vec<usize>, hosts: usize) -> io::Result<Profile> {
         writable(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let folder = env::temp_dir().join(format!("consonance-profile-{}-{}", process::id(), now.as_nanos()));
-        Ok(Profile { path, workers, workers_of_host, hosts, folder })
+        Ok(Profile { path, workers, host_of, hosts, folder })
     }
 
     /// Makes the workers' folders. A signal that ends this process before leaves nothing.
@@ -144,7 +144,7 @@ impl Profile {
     fn merge(&mut self, Gathered { clocks, zero, files, others }: Gathered) -> io::Result<Profiled> {
         let mut tracks = Vec::new();
         let mut add = |worker: Task, paths: &[PathBuf]| {
-            let host = worker.index / self.workers_of_host;
+            let host = self.host_of[worker.index];
             let files: io::Result<Vec<Option<Recorded>>> = paths.iter().map(|path| Recorded::read(path)).collect();
             let files = files?.into_iter().flatten().collect();
             let worker = Worker { name: worker.to_string(), index: worker.index };
@@ -262,15 +262,15 @@ mod tests {
 
     /// Merges the files, given as worker, name, room and records.
     fn merged(files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
-        merged_of_hosts(2, files)
+        merged_of_hosts([0, 0], files)
     }
 
-    /// Like [`merged`], with so many workers on each host.
-    fn merged_of_hosts(workers_of_host: usize, files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
+    /// Like [`merged`], with the workers on these hosts.
+    fn merged_of_hosts(host_of: [usize; 2], files: &[(usize, &str, usize, &[Record])]) -> (Profiled, Value) {
         let (process, thread) = (process::id(), std::thread::current().id());
         let path = env::temp_dir().join(format!("consonance-merged-{process}-{thread:?}.json"));
         let mut profile =
-            Profile::of(path.clone(), vec![Task::worker(0), Task::worker(1)], workers_of_host, 2 / workers_of_host)
+            Profile::of(path.clone(), vec![Task::worker(0), Task::worker(1)], host_of.to_vec(), 1 + host_of[1])
                 .unwrap();
         profile.make_folders().unwrap();
         for (index, (worker, name, room, records)) in files.iter().enumerate() {
@@ -294,8 +294,8 @@ mod tests {
     fn processes_of_two_hosts_are_apart() {
         let records = [0, 1].map(|replica| [run(10, Some(90), replica)]);
         let files = [0, 1].map(|worker| (worker, "main", 9, &records[worker][..]));
-        for (workers_of_host, expected) in [(2, 1), (1, 2)] {
-            let (_, json) = merged_of_hosts(workers_of_host, &files);
+        for (host_of, expected) in [([0, 0], 1), ([0, 1], 2)] {
+            let (_, json) = merged_of_hosts(host_of, &files);
             let events = json["traceEvents"].as_array().unwrap();
             let ids: BTreeSet<Option<u64>> = events.iter().map(|event| event["pid"].as_u64()).collect();
             assert_eq!(ids.len(), expected, "{ids:?}");
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn times_of_another_host_are_corrected() {
         let path = env::temp_dir().join(format!("consonance-hosts-{}.json", process::id()));
-        let mut profile = Profile::of(path.clone(), vec![Task::worker(0)], 1, 2).unwrap();
+        let mut profile = Profile::of(path.clone(), vec![Task::worker(0)], vec![0, 1], 2).unwrap();
         profile.make_folders().unwrap();
         let other = profile.folder.join("other");
         for (path, begin) in [(profile.folder(0).join(format!("0.{EXTENSION}")), 21_000), (other.clone(), 16_000)] {
@@ -441,10 +441,10 @@ mod tests {
     #[test]
     fn a_failed_start_leaves_no_file_and_keeps_an_old_one() {
         let path = env::temp_dir().join(format!("consonance-kept-{}.json", process::id()));
-        drop(Profile::of(path.clone(), vec![Task::worker(0)], 1, 1).unwrap());
+        drop(Profile::of(path.clone(), vec![Task::worker(0)], vec![0], 1).unwrap());
         assert!(!path.exists());
         fs::write(&path, "old").unwrap();
-        drop(Profile::of(path.clone(), vec![Task::worker(0)], 1, 1).unwrap());
+        drop(Profile::of(path.clone(), vec![Task::worker(0)], vec![0], 1).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         fs::remove_file(&path).unwrap();
     }
