@@ -3,8 +3,10 @@
 use super::{
     ClusterResolver,
     role::{host_of, is_on_this_host},
+    roster::chosen_wire,
 };
 use crate::{Error, Result};
+use consonance_kernels::wire::Kind;
 use std::fmt;
 
 /// The tasks of a cluster with parameter servers, and which of them this process is.
@@ -14,6 +16,8 @@ pub(crate) struct ServerRoles {
     workers: Vec<RoleTask>,
     servers: Vec<RoleTask>,
     own: Place,
+    /// The names of the tasks on other hosts.
+    far: Vec<String>,
 }
 
 /// A task: its name, such as `ps[1]`, and its address.
@@ -35,11 +39,11 @@ pub(crate) enum Place {
 }
 
 impl ServerRoles {
-    /// Returns the roles that a resolver knows. All processes run on this host.
+    /// Returns the roles that a resolver knows.
     ///
     /// # Errors
     /// [`Error::InvalidCall`] if the cluster has no `chief`, `worker` or `ps`, or several chiefs;
-    /// if one of these tasks is on another host; or if this process is none of them.
+    /// if this process is none of them; or for a wire that cannot reach tasks on other hosts.
     pub(crate) fn of(call: &'static str, resolver: &dyn ClusterResolver) -> Result<ServerRoles> {
         let cluster = resolver.cluster_spec();
         let tasks = |job: &'static str| -> Vec<(usize, RoleTask)> {
@@ -56,10 +60,6 @@ impl ServerRoles {
             let jobs: Vec<String> = cluster.jobs().iter().map(counted).collect();
             let found = if jobs.is_empty() { "no jobs".to_owned() } else { format!("jobs {}", jobs.join(", ")) };
             return refused("cluster", expected, found);
-        }
-        let mut all = chiefs.iter().chain(&workers).chain(&servers);
-        if let Some((_, task)) = all.find(|(_, task)| !is_on_this_host(host_of(&task.address))) {
-            return refused("cluster", "tasks on this host", task.described());
         }
         let (Some(job), Some(index)) = (resolver.task_type(), resolver.task_id()) else {
             return refused(
@@ -78,8 +78,16 @@ impl ServerRoles {
         let Some(own) = own else {
             return refused("task", "a chief, a worker or a ps of the cluster", format!("{job}[{index}]"));
         };
+        let chosen = chosen_wire()?;
+        let all = chiefs.iter().chain(&workers).chain(&servers).map(|(_, task)| task);
+        let is_far = |task: &&RoleTask| chosen == Some(Kind::Ucx) || !is_on_this_host(host_of(&task.address));
+        let far: Vec<String> = all.filter(is_far).map(|task| task.name.clone()).collect();
+        if chosen == Some(Kind::Mpi) && !far.is_empty() {
+            let expected = "ucx for tasks on other hosts: processes of MPI do not come and go";
+            return Err(Error::invalid(call, "CONSONANCE_WIRE", expected, "mpi"));
+        }
         let only = |tasks: Vec<(usize, RoleTask)>| tasks.into_iter().map(|(_, task)| task).collect::<Vec<_>>();
-        Ok(ServerRoles { chief: only(chiefs).remove(0), workers: only(workers), servers: only(servers), own })
+        Ok(ServerRoles { chief: only(chiefs).remove(0), workers: only(workers), servers: only(servers), own, far })
     }
 
     /// Returns the place of this process.
@@ -106,6 +114,22 @@ impl ServerRoles {
             Place::Chief => &self.chief,
             Place::Worker(worker) => &self.workers[worker],
             Place::Server(server) => &self.servers[server],
+        }
+    }
+
+    /// Returns whether the task at a place is on another host than this process, by its address, or
+    /// is to be met as if it were.
+    pub(crate) fn is_far(&self, place: Place) -> bool {
+        self.far.contains(&self.task(place).name)
+    }
+
+    /// Returns whether a process comes to this one from another host: one calls the other.
+    pub(crate) fn is_called(&self) -> bool {
+        let workers = (0..self.workers.len()).map(Place::Worker);
+        match self.own {
+            Place::Chief => workers.chain((0..self.servers.len()).map(Place::Server)).any(|place| self.is_far(place)),
+            Place::Server(_) => workers.into_iter().any(|place| self.is_far(place)),
+            Place::Worker(_) => false,
         }
     }
 
@@ -198,12 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn a_task_on_another_host_is_refused() {
+    fn a_task_on_another_host_is_far() {
         // An address reserved for documentation: this host does not have it.
-        for (here, task) in [("localhost:9", "chief[0]"), ("localhost:1", "worker[1]"), ("localhost:4", "ps[1]")] {
-            let error = roles(&CLUSTER.replace(here, "192.0.2.1:5"), Some(("worker", 4))).unwrap_err();
-            let elsewhere = format!("{task} (192.0.2.1:5)");
-            assert_eq!((refusal(&error), found(&error)), (("call", "cluster", None), elsewhere.as_str()));
+        for (here, far) in [("localhost:9", "chief"), ("localhost:1", "worker 0"), ("localhost:4", "ps 1")] {
+            let roles = roles(&CLUSTER.replace(here, "192.0.2.1:5"), Some(("worker", 4))).unwrap();
+            for place in [Place::Chief, Place::Worker(0), Place::Worker(1), Place::Server(0), Place::Server(1)] {
+                assert_eq!(roles.is_far(place), place.to_string() == far, "{place}");
+            }
         }
     }
 

@@ -318,7 +318,9 @@ impl Chief {
     /// this chief with them.
     #[cfg(feature = "checkpoint")]
     pub(super) fn leave(&self) {
-        drop(self.tables.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The end of a network may take seconds, without the lock.
+        drop(tables);
     }
 
     /// Returns the error that told of the loss of a server, if one is lost.

@@ -112,7 +112,7 @@ impl Link {
         let is_dead = matches!(error, Error::Aborted { reason, .. } if reason.contains(words(Reason::Death)));
         match &self.group {
             Group::Threads(_) => false,
-            // The system says of a process that it has ended a moment after it has.
+            // The system says of a process of this host that it has ended a moment after it has.
             Group::Processes(pair) => is_dead || pair.peer_has_ended(),
         }
     }

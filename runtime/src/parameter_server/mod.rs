@@ -5,7 +5,8 @@
 //!
 //! **Roles.** The *chief* runs the program. *Workers* run closures. *Servers* have the variables.
 //! Each two of them that speak have a [`link`](self) of their own, which ends with either of them
-//! and disturbs nobody else: chief and worker, chief and server, worker and server.
+//! and disturbs nobody else: chief and worker, chief and server, worker and server. A link is a
+//! [pair](crate::cluster) in memory, or between hosts on a network of its own.
 //!
 //! The chief meets the others at their *doors*, by names that stay, and gives its orders there. The
 //! other links are those of readers to servers. Their names contain the *generation*.
@@ -26,9 +27,9 @@
 //! player sees the next `BEGIN` at its door. The answer to a closure of an earlier generation has
 //! the number of an attempt that no later one has.
 //!
-//! **Reads** need no message: a server's shards lie in memory that it alone writes and others read
-//! in place, each shard under a version. A reader that is overtaken again and again asks the server
-//! to read for it.
+//! **Reads** need no message on one host: a server's shards lie in memory that it alone writes and
+//! others read in place, each shard under a version. A reader that is overtaken again and again
+//! asks the server to read for it, and so does every reader on another host.
 //!
 //! **Effects commit once.** A worker keeps the effects of a closure until it ends. Then it brings
 //! them to the servers (`STAGE`), which answer when they have them. Then it tells the chief, which

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{Error, Result, Tensor, cluster::server_roles::Place, variable::update::Update};
 use std::{
+    mem,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -49,10 +50,13 @@ pub(super) struct State {
     ends: bool,
 }
 
+/// The link to the process at the place of a server, if there is one.
+pub(super) type ServerLink = Option<Arc<Mutex<Link>>>;
+
 /// The process at the place of a server.
 #[derive(Debug, Default)]
 pub(super) struct ServerProcess {
-    link: Option<Arc<Mutex<Link>>>,
+    link: ServerLink,
     /// The generation that it was told of.
     generation: Option<u64>,
     /// The error that told of the loss of the last one.
@@ -88,6 +92,7 @@ impl Others {
     }
 
     fn start(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Chief>> {
+        self.process.open_gate(deadline)?;
         let (workers, servers) = (self.program.known.workers, self.program.parts.len());
         for server in 0..servers {
             let others = self.clone();
@@ -130,9 +135,13 @@ impl Others {
         values: &[(Arc<Layout>, Tensor)],
         deadline: Instant,
     ) -> Result<Arc<Chief>> {
+        let links: Vec<(ServerLink, bool)> =
+            self.links().into_iter().map(|link| (link.clone(), is_present(&link))).collect();
         let mut state = self.lock();
-        for server in &mut state.servers {
-            if let Some(link) = server.link.clone().filter(|_| server.is_present()) {
+        for (server, (link, is_present)) in state.servers.iter_mut().zip(links) {
+            // Another process may have come there meanwhile.
+            let link = link.filter(|link| is_present && server.link.as_ref().is_some_and(|now| Arc::ptr_eq(link, now)));
+            if let Some(link) = link {
                 // A loss is seen below.
                 let _ = lock(&link).ask(&generation.word());
                 server.generation = Some(generation.number);
@@ -172,12 +181,15 @@ impl Others {
             let error = handle.lost();
             let mut state = self.lock();
             let generation = state.servers[server].generation;
-            state.servers[server] = ServerProcess { link: None, generation: None, lost: Some(error.clone()) };
+            let lost = ServerProcess { link: None, generation: None, lost: Some(error.clone()) };
+            let former = mem::replace(&mut state.servers[server], lost);
             let plays = generation == Some(state.generation.number);
             let chief = state.chief.clone().filter(|_| plays);
             drop(state);
             self.changed.notify_all();
             chief.map(|chief| chief.break_off(error));
+            // The end of a network may take seconds.
+            drop(former);
         }
     }
 
@@ -252,17 +264,23 @@ impl Others {
         // The word first: threads that see the end drop their links, which carry it.
         state.workers.iter().flatten().for_each(Handle::end);
         state.servers.iter().filter_map(|server| server.link.as_ref()).for_each(|link| lock(link).handle().end());
-        state.servers.iter_mut().for_each(|server| server.link = None);
+        let links: Vec<_> = state.servers.iter_mut().filter_map(|server| server.link.take()).collect();
         state.ends = true;
         let chief = state.chief.clone();
         drop(state);
         self.changed.notify_all();
+        drop(links);
         chief.iter().for_each(|chief| chief.end());
         let mut state = self.lock();
         while state.links > 0 && Instant::now() < deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns the links to the processes at the places of servers.
+    pub(super) fn links(&self) -> Vec<ServerLink> {
+        self.lock().servers.iter().map(|server| server.link.clone()).collect()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -287,11 +305,10 @@ impl State {
     }
 }
 
-impl ServerProcess {
-    /// Returns whether there is a process that is not stopped. The link may not know its end yet.
-    pub(super) fn is_present(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| lock(link).is_alive())
-    }
+/// Returns whether there is a process that is not stopped. The link may not know its end yet. May
+/// wait for the answer of a process of another host.
+pub(super) fn is_present(link: &ServerLink) -> bool {
+    link.as_ref().is_some_and(|link| lock(link).is_alive())
 }
 
 fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {

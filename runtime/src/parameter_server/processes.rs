@@ -14,17 +14,20 @@ use super::{
 use crate::{
     Error, Result, Tensor,
     cluster::{
-        pair::{Pair, PairOptions},
+        pair::{Far, Pair, PairOptions, gate_at},
         server_roles::{Place, ServerRoles},
     },
     nest::NestReader,
     value::nest::sent::malformed,
 };
-use consonance_kernels::shm::{PublishedView, SharedFile};
+use consonance_kernels::{
+    hosts::Gate,
+    shm::{PublishedView, SharedFile},
+};
 use std::{
     io, iter, mem,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         mpsc::{self, Sender},
     },
     thread,
@@ -56,20 +59,28 @@ pub(super) struct Ends {
 
 /// A process of a cluster, and its role.
 #[derive(Clone, Debug)]
-pub(super) struct Process(pub(super) ServerRoles);
+pub(super) struct Process {
+    pub(super) roles: ServerRoles,
+    /// The gate at which processes of other hosts come, once one is to come.
+    gate: Arc<OnceLock<Arc<Gate>>>,
+}
 
 /// The word to the threads of a server that a generation has ended.
 #[derive(Clone, Debug, Default)]
 struct Past(Arc<Mutex<bool>>);
 
 impl Process {
+    pub(super) fn new(roles: ServerRoles) -> Process {
+        Process { roles, gate: Arc::default() }
+    }
+
     /// Serves as a worker or a server, until the chief ends.
     ///
     /// # Errors
     /// [`Error::Meeting`] if a process does not come before the deadline, or declares another
     /// program; [`Error::Aborted`] if the chief is lost.
     pub(super) fn serve(&self, call: &'static str, program: Program, terms: &Terms) -> Result<()> {
-        match self.0.own() {
+        match self.roles.own() {
             Place::Chief => Err(Error::WrongContext { call, problem: "the chief schedules closures".to_owned() }),
             Place::Worker(worker) => self.work(call, worker, &program, terms),
             Place::Server(server) => self.serve_shards(call, server, program, terms),
@@ -109,6 +120,7 @@ impl Process {
         let program = Arc::new(program);
         let (failed, failure) = mpsc::channel();
         let deadline = Instant::now() + terms.limits.timeout;
+        self.open_gate(deadline)?;
         let chief = self.meet(call, self.door(Place::Chief), None, &program, deadline)?;
         let mut past = Past::default();
         let ended = loop {
@@ -191,13 +203,12 @@ impl Process {
         loop {
             let until = deadline.min(Instant::now() + GLANCE);
             let meet = |server: usize| {
-                let ends = self.shards(self.0.own(), server, generation);
+                let ends = self.shards(self.roles.own(), server, generation);
                 let met = self.meet(call, ends, None, program, until)?;
-                let missing = || io::Error::new(io::ErrorKind::InvalidData, "a server gives no memory");
-                let memory = met.given.ok_or_else(missing);
                 let specs = parts(&program.parts[server]);
-                let memory = memory.and_then(|file| PublishedView::open(file, &specs).map_err(io::Error::other));
-                let memory = memory.map_err(|error| Error::system("map the memory of a server", error))?;
+                // A server of another host gives none.
+                let memory = met.given.map(|file| PublishedView::open(file, &specs).map_err(io::Error::other));
+                let memory = memory.transpose().map_err(|error| Error::system("map the memory of a server", error))?;
                 Ok(Served::new(met.link, memory))
             };
             thread::scope(|scope| {
@@ -224,12 +235,12 @@ impl Process {
 
     /// Returns the ends of the link on which the chief gives its orders to another process.
     pub(super) fn door(&self, peer: Place) -> Ends {
-        let name = |place| self.0.task(place).described();
+        let name = |place| self.roles.task(place).described();
         Ends {
-            job: self.0.job(),
-            own: name(self.0.own()),
+            job: self.roles.job(),
+            own: name(self.roles.own()),
             peer: name(peer),
-            places: [self.0.own(), peer],
+            places: [self.roles.own(), peer],
             carries: "orders".to_owned(),
         }
     }
@@ -237,22 +248,43 @@ impl Process {
     /// Returns the ends of the link on which a reader and a server speak of shards. This process is
     /// the reader, or plays the server.
     fn shards(&self, reader: Place, server: usize, generation: &Generation) -> Ends {
-        let name = |place| self.0.task(place).described();
-        let job = format!("{}\ngeneration {}", self.0.job(), generation.number);
+        let name = |place| self.roles.task(place).described();
+        let job = format!("{}\ngeneration {}", self.roles.job(), generation.number);
         let (reads, player) = (name(reader), generation.players[server]);
         let (serves, carries) = match player == server {
             true => (name(Place::Server(server)), "shards".to_owned()),
             false => {
-                let lost = &self.0.task(Place::Server(server)).name;
+                let lost = &self.roles.task(Place::Server(server)).name;
                 let serves = format!("{} in the place of {lost}", name(Place::Server(player)));
                 (serves, format!("shards of {}", Place::Server(server)))
             }
         };
         let player = Place::Server(player);
-        match self.0.own() == reader {
+        match self.roles.own() == reader {
             true => Ends { job, own: reads, peer: serves, places: [reader, player], carries },
             false => Ends { job, own: serves, peer: reads, places: [player, reader], carries },
         }
+    }
+
+    /// Opens the gate of this process, if another one is to come there.
+    ///
+    /// # Errors
+    /// [`Error::Meeting`] if this process cannot listen at its address.
+    pub(super) fn open_gate(&self, deadline: Instant) -> Result<()> {
+        let own = self.roles.task(self.roles.own());
+        match self.roles.is_called() {
+            true => self.gate(&own.address, &own.described(), deadline).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the gate of this process, which is opened in the first call.
+    fn gate(&self, address: &str, task: &str, deadline: Instant) -> Result<&Gate> {
+        if let Some(gate) = self.gate.get() {
+            return Ok(gate);
+        }
+        let opened = gate_at(address, task, deadline)?;
+        Ok(self.gate.get_or_init(|| opened))
     }
 
     /// Meets another process, and compares the programs.
@@ -266,6 +298,13 @@ impl Process {
     ) -> Result<Met> {
         let Ends { job, own: own_name, peer: peer_name, places, carries } = ends;
         let [own_role, peer_role] = places.map(|place| place.to_string());
+        let addresses = places.map(|place| &*self.roles.task(place).address);
+        let is_far = self.roles.is_far(places[1]);
+        let gate = match is_far && !Pair::calls(&own_name, &peer_name) {
+            true => Some(self.gate(addresses[0], &own_name, deadline)?),
+            false => None,
+        };
+        let far = is_far.then_some(Far { addresses, gate });
         let options = PairOptions {
             job: &job,
             own: &own_name,
@@ -273,6 +312,7 @@ impl Process {
             roles: [&own_role, &peer_role],
             carries: &carries,
             gives,
+            far,
         };
         let mut pair = Pair::meet(options, deadline)?;
         let given = pair.take_given();

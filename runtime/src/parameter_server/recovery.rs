@@ -3,7 +3,7 @@
 use super::{
     chief::Chief,
     generation::Generation,
-    other_processes::{Others, ServerProcess},
+    other_processes::{Others, is_present},
     processes::GLANCE,
     roles::{Inner, Phase},
     strategy::ParameterServerStrategy,
@@ -130,17 +130,17 @@ impl Others {
     /// # Errors
     /// [`Error::Meeting`] if there is none.
     fn next_generation(&self, call: &'static str, deadline: Instant) -> Result<Generation> {
-        let mut state = self.lock();
-        let is_present = loop {
-            let is_present: Vec<bool> = state.servers.iter().map(ServerProcess::is_present).collect();
+        let (is_present, mut state) = loop {
+            let is_present: Vec<bool> = self.links().iter().map(is_present).collect();
             let left = deadline.saturating_duration_since(Instant::now());
+            let state = self.lock();
             if left.is_zero() || is_present.iter().all(|&is_present| is_present) {
-                break is_present;
+                break (is_present, state);
             }
-            state = self.changed.wait_timeout(state, left.min(GLANCE)).unwrap_or_else(PoisonError::into_inner).0;
+            drop(self.changed.wait_timeout(state, left.min(GLANCE)).unwrap_or_else(PoisonError::into_inner));
         };
         let Some(generation) = state.generation.next(&is_present) else {
-            let roles = &self.process.0;
+            let roles = &self.process.roles;
             let names: Vec<String> = roles.servers().iter().map(RoleTask::described).collect();
             let problem = format!("no server is left of {}", names.join(", "));
             let (task, missing) = (roles.task(Place::Chief).described(), (0..names.len()).collect());

@@ -151,7 +151,7 @@ impl Played {
     pub(super) fn is_chief(&self) -> bool {
         match self {
             Played::All => true,
-            Played::One(process) => process.0.own() == Place::Chief,
+            Played::One(process) => process.roles.own() == Place::Chief,
         }
     }
 
@@ -159,7 +159,7 @@ impl Played {
     pub(super) fn plays(&self, server: usize) -> bool {
         match self {
             Played::All => true,
-            Played::One(process) => process.0.own() == Place::Server(server),
+            Played::One(process) => process.roles.own() == Place::Server(server),
         }
     }
 

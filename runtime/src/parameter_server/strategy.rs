@@ -87,7 +87,7 @@ pub struct ParameterServerBuilder {
 
 impl ParameterServerStrategy {
     /// Makes the strategy of the cluster in the environment variable `TF_CONFIG`, which has the
-    /// jobs `chief`, `worker` and `ps`. All processes are on this host.
+    /// jobs `chief`, `worker` and `ps`.
     ///
     /// # Errors
     /// As [`builder`](Self::builder), and [`Error::InvalidCall`] if the variable is malformed.
@@ -98,13 +98,13 @@ impl ParameterServerStrategy {
     /// As [`new`](Self::new), with options, for the cluster of a resolver.
     ///
     /// # Errors
-    /// [`Error::InvalidCall`] if the cluster has not one chief, or no worker, or no server, if this
-    /// process is none of them, or if one of them is on another host.
+    /// [`Error::InvalidCall`] if the cluster has not one chief, or no worker, or no server, or if
+    /// this process is none of them.
     pub fn builder(resolver: impl ClusterResolver + 'static) -> Result<ParameterServerBuilder> {
         let roles = ServerRoles::of("ParameterServerStrategy", &resolver)?;
         let (workers, servers) = (roles.workers().len(), roles.servers().len());
         Ok(ParameterServerBuilder {
-            played: Played::One(Process(roles)),
+            played: Played::One(Process::new(roles)),
             workers,
             servers,
             options: Options::default(),

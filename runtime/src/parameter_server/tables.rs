@@ -1,4 +1,5 @@
-//! The variables as a worker or the chief reads them: in place, in the memory of the servers.
+//! The variables as a worker or the chief reads them: in place, in the memory of the servers of
+//! this host. Those of other hosts send what is read.
 
 use super::{
     effect::{Effect, PartSpec},
@@ -23,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The memory of all servers, and the links to them.
+/// The memory of the servers of this host, and the links to all servers.
 #[derive(Debug)]
 pub(super) struct Tables {
     servers: Vec<Served>,
@@ -36,7 +37,8 @@ pub(super) struct Served {
     /// The link. Whoever sends a request on it holds the lock until the reply.
     link: Mutex<Link>,
     pub(super) handle: Handle,
-    memory: PublishedView,
+    /// Its memory, if it is on this host.
+    memory: Option<PublishedView>,
 }
 
 /// The time for which a reader that is overtaken again and again reads by itself. Then the server
@@ -44,7 +46,7 @@ pub(super) struct Served {
 const ALONE: Duration = Duration::from_millis(20);
 
 impl Served {
-    pub(super) fn new(link: Link, memory: PublishedView) -> Served {
+    pub(super) fn new(link: Link, memory: Option<PublishedView>) -> Served {
         Served { handle: link.handle(), link: Mutex::new(link), memory }
     }
 
@@ -180,30 +182,30 @@ impl Tables {
 
     /// Reads rows of a shard, or all of it.
     fn read_shard(&self, shard: &Shard, rows: Option<&[usize]>, row: usize, mut target: HostBufMut<'_>) -> Result<()> {
-        let memory = &self.servers[shard.server].memory;
         let deadline = Instant::now() + ALONE;
-        let reading = match rows {
-            None => memory.read(shard.part, iter::once(0..shard.rows.len() * row), target.reborrow(), deadline),
-            Some(rows) => memory.read_rows(shard.part, row, rows, target.reborrow(), deadline),
-        };
-        match reading {
-            Reading::Done => Ok(()),
-            Reading::Overtaken => {
-                let mut request = message::request(message::READ);
-                request.number(shard.part as u64);
-                request.number(u64::from(rows.is_some()));
-                if let Some(rows) = rows {
-                    request.numbers(rows);
-                }
-                let reply = self.call(shard.server, &request.into_bytes())?;
-                let tensor = NestReader::new(&reply).tensor()?;
-                if (tensor.dtype(), tensor.count()) != (target.dtype(), target.count()) {
-                    return Err(malformed("a server sends other rows than it was asked for"));
-                }
-                copy_own(tensor.host()?, &mut target);
-                Ok(())
+        if let Some(memory) = &self.servers[shard.server].memory {
+            let reading = match rows {
+                None => memory.read(shard.part, iter::once(0..shard.rows.len() * row), target.reborrow(), deadline),
+                Some(rows) => memory.read_rows(shard.part, row, rows, target.reborrow(), deadline),
+            };
+            match reading {
+                Reading::Done => return Ok(()),
+                Reading::Overtaken => {}
             }
         }
+        let mut request = message::request(message::READ);
+        request.number(shard.part as u64);
+        request.number(u64::from(rows.is_some()));
+        if let Some(rows) = rows {
+            request.numbers(rows);
+        }
+        let reply = self.call(shard.server, &request.into_bytes())?;
+        let tensor = NestReader::new(&reply).tensor()?;
+        if (tensor.dtype(), tensor.count()) != (target.dtype(), target.count()) {
+            return Err(malformed("a server sends other rows than it was asked for"));
+        }
+        copy_own(tensor.host()?, &mut target);
+        Ok(())
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn start(mut program: Program, terms: &Terms) -> Result<Arc<Chief>> {
             let memory = PublishedView::open(server.file()?, &parts(specs)).map_err(io::Error::other);
             let memory = memory.map_err(|error| Error::system("map the memory of a server", error))?;
             spawn(&format!("{}: {reader}", Place::Server(number)), move || drop(server.serve(&end)))?;
-            Ok(Served::new(link, memory))
+            Ok(Served::new(link, Some(memory)))
         });
         Ok::<Tables, Error>(Tables::new(served.collect::<Result<_>>()?, terms.limits.timeout))
     };

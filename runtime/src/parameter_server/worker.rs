@@ -81,13 +81,17 @@ pub(super) fn work(
     let mut reply = Ok(());
     loop {
         // The chief may have ended while a closure ran: then its word is still there.
-        let (number, request) = orders.next().map_err(|error| reply.err().unwrap_or(error))?;
+        let (number, request) = match orders.next() {
+            Ok(next) => next,
+            Err(error) => return Err(reply.err().unwrap_or(error)),
+        };
         let mut reader = NestReader::new(&request);
         match reader.number()? {
             message::END => return Ok(None),
             message::BEGIN => return Generation::read(&mut reader, program.parts.len()).map(Some),
             message::RUN => {
-                let tables = tables.ok_or_else(|| malformed("no generation has begun"))?;
+                // The chief was lost, or has lost a server, before this worker met all servers.
+                let Some(tables) = tables else { continue };
                 let mut run = Run::read(&mut reader, program.known.datasets.len())?;
                 let own = Own::new(kept, run.positions.take());
                 let effects = RefCell::default();

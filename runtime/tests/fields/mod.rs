@@ -101,6 +101,10 @@ fn without_advice(found: &str) -> &str {
 /// process, if it is named.
 #[track_caller]
 pub(crate) fn reason(text: &str) -> (bool, Reason, &str) {
+    // A process of another host.
+    if let Some((group, process)) = text.split_once("was lost (") {
+        return (!group.is_empty(), Reason::Death, process);
+    }
     // The words of one reason begin those of another.
     let told = Reason::ALL.into_iter().filter(|&reason| text.contains(&words_of(reason)));
     let told = told.max_by_key(|&reason| words_of(reason).len()).unwrap_or_else(|| panic!("{text}: no reason"));

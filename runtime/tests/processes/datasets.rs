@@ -1,7 +1,7 @@
 //! Data sets and values of workers: processes that are killed while they take elements, and a chief
 //! that counts what was taken.
 
-use crate::driver::{self, Job, LONG, Signal};
+use crate::driver::{self, Job, LONG, Signal, Way};
 use consonance::{
     ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, RemoteValue, Result, Tensor,
     TfConfigClusterResolver, dataset,
@@ -126,8 +126,8 @@ fn count(closures: &[RemoteValue<Vec<i64>>], counts: &[i64]) -> Result<usize> {
     Ok(all)
 }
 
-fn start(words: &str) -> Job {
-    let mut job = Job::with_servers(WORKERS, 1);
+fn start(way: Way, words: &str) -> Job {
+    let mut job = Job::with_servers(WORKERS, 1).meeting(way);
     for task in 0..WORKERS + 2 {
         job.launch(task, &format!("takes {words}"));
     }
@@ -156,7 +156,7 @@ fn end(mut job: Job) {
 #[test]
 fn kills_of_workers_neither_lose_nor_repeat_an_element() {
     for window in ["0", "7"] {
-        let mut job = start(&format!("{window} 20000"));
+        let mut job = start(Way::Memory, &format!("{window} 20000"));
         let mut scheduled = 1;
         for round in 0..12 {
             job.of(0).tell("schedule 300");
@@ -182,7 +182,7 @@ fn kills_of_workers_neither_lose_nor_repeat_an_element() {
 /// on where its replacement would have.
 #[test]
 fn a_worker_continued_late_goes_on_at_the_position_of_the_chief() {
-    let mut job = start("0 300");
+    let mut job = start(Way::Memory, "0 300");
     for worker in [1, 2] {
         job.of(0).tell("schedule 400");
         job.of(0).expect("scheduled");
@@ -204,16 +204,18 @@ fn a_worker_continued_late_goes_on_at_the_position_of_the_chief() {
 /// A process in the place of a worker makes its value anew, and others keep theirs.
 #[test]
 fn a_replacement_makes_its_value_anew() {
-    let mut job = start("1 20000");
-    let before = values(&mut job);
-    assert_eq!(values(&mut job), before);
-    job.of(2).signal(Signal::SIGKILL);
-    job.of(2).wait();
-    job.launch(2, "takes 1 20000");
-    let after = values(&mut job);
-    assert_eq!((&after[0], &after[2]), (&before[0], &before[2]));
-    assert_ne!(after[1], before[1]);
-    end(job);
+    for way in Way::all() {
+        let mut job = start(way, "1 20000");
+        let before = values(&mut job);
+        assert_eq!(values(&mut job), before);
+        job.of(2).signal(Signal::SIGKILL);
+        job.of(2).wait();
+        job.launch(2, "takes 1 20000");
+        let after = values(&mut job);
+        assert_eq!((&after[0], &after[2]), (&before[0], &before[2]));
+        assert_ne!(after[1], before[1]);
+        end(job);
+    }
 }
 
 /// Processes with other data sets do not meet.

@@ -16,13 +16,14 @@ use nix::{
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
     ops::Range,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
     },
     thread,
@@ -47,6 +48,8 @@ pub(crate) struct Job {
     temp: Option<PathBuf>,
     /// The number of servers. Then task 0 is a chief, workers are next, and servers last.
     servers: Option<usize>,
+    /// The addresses of its tasks, if they meet over UCX as those of several hosts do.
+    addresses: Option<Vec<String>>,
     processes: Vec<Option<Process>>,
 }
 
@@ -59,17 +62,61 @@ pub(crate) struct Process {
     output: Arc<Mutex<String>>,
 }
 
+/// The ways in which processes with parameter servers meet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// In memory of their host.
+    Memory,
+    /// At their addresses, over UCX, as those of several hosts do.
+    Ucx,
+}
+
+impl Way {
+    /// Returns the ways that this machine has.
+    pub(crate) fn all() -> Vec<Way> {
+        match consonance::raw::Wire::open(None) {
+            Ok(_) => vec![Way::Memory, Way::Ucx],
+            Err(absent) => {
+                println!("skipped: processes with a network: {absent}");
+                vec![Way::Memory]
+            }
+        }
+    }
+}
+
+/// Returns an address of this host that is free, with none of the ports that the system chooses by
+/// itself, and that no other test here has.
+fn free_address() -> String {
+    static PORTS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let port = 10_000 + (64 * std::process::id() + PORTS.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        let address = format!("127.0.0.1:{port}");
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
 impl Job {
     /// Makes a job of `tasks` tasks; none of them is started.
     pub(crate) fn new(tasks: usize) -> Job {
         static JOBS: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
-        Job { name, temp: None, servers: None, processes: (0..tasks).map(|_| None).collect() }
+        Job { name, temp: None, servers: None, addresses: None, processes: (0..tasks).map(|_| None).collect() }
     }
 
     /// Makes a job of a chief, workers and servers, in this order; none of them is started.
     pub(crate) fn with_servers(workers: usize, servers: usize) -> Job {
         Job { servers: Some(servers), ..Job::new(1 + workers + servers) }
+    }
+
+    /// Lets the processes meet in this way.
+    pub(crate) fn meeting(self, way: Way) -> Job {
+        let addresses = match way {
+            Way::Memory => None,
+            Way::Ucx => Some(self.processes.iter().map(|_| free_address()).collect()),
+        };
+        Job { addresses, ..self }
     }
 
     /// Sets a separate folder for temporary files.
@@ -92,8 +139,12 @@ impl Job {
             None => vec![("worker", 0..all)],
             Some(servers) => vec![("chief", 0..1), ("worker", 1..all - servers), ("ps", all - servers..all)],
         };
+        let address = |task: usize| match &self.addresses {
+            Some(addresses) => addresses[task].clone(),
+            None => format!("localhost:{}", task + 1),
+        };
         let addresses = |tasks: &Range<usize>| {
-            tasks.clone().map(|task| format!(r#""localhost:{}""#, task + 1)).collect::<Vec<_>>().join(", ")
+            tasks.clone().map(|task| format!("\"{}\"", address(task))).collect::<Vec<_>>().join(", ")
         };
         let tasks: Vec<String> =
             jobs.iter().map(|(job, tasks)| format!(r#""{job}": [{}]"#, addresses(tasks))).collect();
@@ -103,6 +154,7 @@ impl Job {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "process", "--nocapture", "--test-threads=1"]);
         command.env("PART", part).env("TF_CONFIG", cluster).env("CONSONANCE_JOB", &self.name);
+        command.envs(self.addresses.iter().map(|_| ("CONSONANCE_WIRE", "ucx")));
         command.envs(self.temp.iter().map(|temp| ("TMPDIR", temp)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Once the shell that started the tests has ended, the system continues the stopped
@@ -341,7 +393,7 @@ pub(crate) fn fields(error: &Error) -> String {
             format!("UnknownReduceOp call={call:?} replica={replica:?} text={}", source.0)
         }
         Error::System { what, source } => {
-            format!("System code={:?} kind={:?} what={what}", source.raw_os_error(), source.kind())
+            format!("System code={:?} kind={:?} what={what} why={source}", source.raw_os_error(), source.kind())
         }
         error => format!("Other {error}"),
     }

@@ -1,6 +1,6 @@
 //! Servers that are lost: a chief that goes on with the values of a checkpoint.
 
-use crate::driver::{self, Job, LONG, Signal};
+use crate::driver::{self, Job, LONG, Signal, Way};
 use consonance::{
     ClusterCoordinator, DType, Error, IndexedSlices, ParameterServerStrategy, RemoteValue, Result, Tensor,
     TfConfigClusterResolver, checkpoint,
@@ -164,8 +164,8 @@ impl Drop for Saved {
     }
 }
 
-fn start(workers: usize, servers: usize, window: usize) -> Job {
-    let mut job = Job::with_servers(workers, servers);
+fn start(way: Way, workers: usize, servers: usize, window: usize) -> Job {
+    let mut job = Job::with_servers(workers, servers).meeting(way);
     for task in 0..1 + workers + servers {
         job.launch(task, &format!("recovers {window}"));
     }
@@ -248,56 +248,60 @@ fn sees_loss(job: &mut Job, name: &str) {
 
 #[test]
 fn the_servers_left_play_the_lost_one() {
-    for window in WINDOWS {
-        let mut job = start(2, 3, window);
-        let saved = Saved::new(&job);
-        let values = save(&mut job, &saved);
-        order(&mut job, "begin 2000");
-        order(&mut job, "hold 20 200");
-        kill(&mut job, 4);
-        sees_loss(&mut job, "ps[1]");
-        assert_eq!(order(&mut job, "calls"), "7");
-        thread::sleep(Duration::from_millis(100));
-        assert_eq!(order(&mut job, "calls"), "7", "without a recovery nothing works");
-        order(&mut job, &format!("recover {} 4000", saved.path()));
-        let lost = refused(&mut job, "lost");
-        assert!(lost.starts_with("Aborted") && lost.contains("lost=true"), "{lost}");
-        assert_eq!(order(&mut job, "read"), values);
-        assert_eq!(order(&mut job, "run 100 400"), "[]");
-        assert_eq!(order(&mut job, "read"), counted(0..400));
-        order(&mut job, "all");
-        order(&mut job, &format!("save {}", saved.path()));
-        order(&mut job, "run 400 450");
-        order(&mut job, &format!("restore {}", saved.path()));
-        assert_eq!(order(&mut job, "read"), counted(0..400));
-        end(job, &[1, 2, 3, 5]);
+    for way in Way::all() {
+        for window in WINDOWS {
+            let mut job = start(way, 2, 3, window);
+            let saved = Saved::new(&job);
+            let values = save(&mut job, &saved);
+            order(&mut job, "begin 2000");
+            order(&mut job, "hold 20 200");
+            kill(&mut job, 4);
+            sees_loss(&mut job, "ps[1]");
+            assert_eq!(order(&mut job, "calls"), "7");
+            thread::sleep(Duration::from_millis(100));
+            assert_eq!(order(&mut job, "calls"), "7", "without a recovery nothing works");
+            order(&mut job, &format!("recover {} 4000", saved.path()));
+            let lost = refused(&mut job, "lost");
+            assert!(lost.starts_with("Aborted") && lost.contains("lost=true"), "{lost}");
+            assert_eq!(order(&mut job, "read"), values);
+            assert_eq!(order(&mut job, "run 100 400"), "[]");
+            assert_eq!(order(&mut job, "read"), counted(0..400));
+            order(&mut job, "all");
+            order(&mut job, &format!("save {}", saved.path()));
+            order(&mut job, "run 400 450");
+            order(&mut job, &format!("restore {}", saved.path()));
+            assert_eq!(order(&mut job, "read"), counted(0..400));
+            end(job, &[1, 2, 3, 5]);
+        }
     }
 }
 
 /// A server that is stopped plays nothing, and the others go on. When it goes on, it plays again.
 #[test]
 fn a_stopped_server_holds_up_no_recovery() {
-    for window in WINDOWS {
-        let mut job = start(2, 3, window);
-        let saved = Saved::new(&job);
-        let values = save(&mut job, &saved);
-        job.of(3).signal(Signal::SIGSTOP);
-        kill(&mut job, 4);
-        sees_loss(&mut job, "ps[1]");
-        order(&mut job, &format!("recover {} 4000", saved.path()));
-        assert_eq!(order(&mut job, "read"), values);
-        assert_eq!(order(&mut job, "run 100 200"), "[]");
-        job.of(3).signal(Signal::SIGCONT);
-        assert_eq!(order(&mut job, "run 200 300"), "[]");
-        assert_eq!(order(&mut job, "read"), counted(0..300));
-        kill(&mut job, 5);
-        sees_loss(&mut job, "ps[2]");
-        order(&mut job, &format!("recover {} 4000", saved.path()));
-        assert_eq!(order(&mut job, "read"), values);
-        assert_eq!(order(&mut job, "run 100 200"), "[]");
-        assert_eq!(order(&mut job, "read"), counted(0..200));
-        order(&mut job, "all");
-        end(job, &[1, 2, 3]);
+    for way in Way::all() {
+        for window in WINDOWS {
+            let mut job = start(way, 2, 3, window);
+            let saved = Saved::new(&job);
+            let values = save(&mut job, &saved);
+            job.of(3).signal(Signal::SIGSTOP);
+            kill(&mut job, 4);
+            sees_loss(&mut job, "ps[1]");
+            order(&mut job, &format!("recover {} 4000", saved.path()));
+            assert_eq!(order(&mut job, "read"), values);
+            assert_eq!(order(&mut job, "run 100 200"), "[]");
+            job.of(3).signal(Signal::SIGCONT);
+            assert_eq!(order(&mut job, "run 200 300"), "[]");
+            assert_eq!(order(&mut job, "read"), counted(0..300));
+            kill(&mut job, 5);
+            sees_loss(&mut job, "ps[2]");
+            order(&mut job, &format!("recover {} 4000", saved.path()));
+            assert_eq!(order(&mut job, "read"), values);
+            assert_eq!(order(&mut job, "run 100 200"), "[]");
+            assert_eq!(order(&mut job, "read"), counted(0..200));
+            order(&mut job, "all");
+            end(job, &[1, 2, 3]);
+        }
     }
 }
 
@@ -306,7 +310,7 @@ fn a_stopped_server_holds_up_no_recovery() {
 #[test]
 fn an_answer_from_before_a_recovery_is_none_to_a_closure_after_it() {
     for window in WINDOWS {
-        let mut job = start(1, 2, window);
+        let mut job = start(Way::Memory, 1, 2, window);
         let saved = Saved::new(&job);
         order(&mut job, "fill");
         order(&mut job, &format!("save {}", saved.path()));
@@ -323,33 +327,35 @@ fn an_answer_from_before_a_recovery_is_none_to_a_closure_after_it() {
 /// The process that comes plays its servers: at last it plays all of them.
 #[test]
 fn a_process_comes_in_the_place_of_a_lost_server() {
-    for window in WINDOWS {
-        let mut job = start(2, 2, window);
-        let saved = Saved::new(&job);
-        let values = save(&mut job, &saved);
-        kill(&mut job, 3);
-        sees_loss(&mut job, "ps[0]");
-        job.of(0).tell(&format!("recover {} 40000", saved.path()));
-        job.launch(3, &format!("recovers {window}"));
-        job.of(3).expect("serves");
-        job.of(0).expect("did");
-        assert_eq!(order(&mut job, "read"), values);
-        assert_eq!(order(&mut job, "run 100 300"), "[]");
-        assert_eq!(order(&mut job, "read"), counted(0..300));
-        kill(&mut job, 4);
-        sees_loss(&mut job, "ps[1]");
-        order(&mut job, &format!("recover {} 4000", saved.path()));
-        assert_eq!(order(&mut job, "read"), values);
-        assert_eq!(order(&mut job, "run 100 150"), "[]");
-        assert_eq!(order(&mut job, "read"), counted(0..150));
-        order(&mut job, "all");
-        end(job, &[1, 2, 3]);
+    for way in Way::all() {
+        for window in WINDOWS {
+            let mut job = start(way, 2, 2, window);
+            let saved = Saved::new(&job);
+            let values = save(&mut job, &saved);
+            kill(&mut job, 3);
+            sees_loss(&mut job, "ps[0]");
+            job.of(0).tell(&format!("recover {} 40000", saved.path()));
+            job.launch(3, &format!("recovers {window}"));
+            job.of(3).expect("serves");
+            job.of(0).expect("did");
+            assert_eq!(order(&mut job, "read"), values);
+            assert_eq!(order(&mut job, "run 100 300"), "[]");
+            assert_eq!(order(&mut job, "read"), counted(0..300));
+            kill(&mut job, 4);
+            sees_loss(&mut job, "ps[1]");
+            order(&mut job, &format!("recover {} 4000", saved.path()));
+            assert_eq!(order(&mut job, "read"), values);
+            assert_eq!(order(&mut job, "run 100 150"), "[]");
+            assert_eq!(order(&mut job, "read"), counted(0..150));
+            order(&mut job, "all");
+            end(job, &[1, 2, 3]);
+        }
     }
 }
 
 #[test]
 fn servers_are_lost_one_after_the_other_until_none_is_left() {
-    let mut job = start(2, 3, 0);
+    let mut job = start(Way::Memory, 2, 3, 0);
     let saved = Saved::new(&job);
     let values = save(&mut job, &saved);
     for (task, name) in [(3, "ps[0]"), (4, "ps[1]")] {
@@ -378,7 +384,7 @@ fn servers_are_lost_one_after_the_other_until_none_is_left() {
 
 #[test]
 fn a_worker_killed_meanwhile_holds_up_no_recovery() {
-    let mut job = start(2, 2, 0);
+    let mut job = start(Way::Memory, 2, 2, 0);
     let saved = Saved::new(&job);
     let values = save(&mut job, &saved);
     kill(&mut job, 3);
@@ -404,7 +410,7 @@ fn a_worker_killed_meanwhile_holds_up_no_recovery() {
 
 #[test]
 fn a_refused_recovery_changes_nothing() {
-    let mut job = start(1, 2, 0);
+    let mut job = start(Way::Memory, 1, 2, 0);
     let saved = Saved::new(&job);
     let values = save(&mut job, &saved);
     let path = saved.path();
@@ -433,7 +439,7 @@ fn a_refused_recovery_changes_nothing() {
 /// Servers are killed and replaced again and again, also while the chief recovers.
 #[test]
 fn kills_at_any_moment_leave_the_values_of_the_checkpoint() {
-    let mut job = start(2, 3, 0);
+    let mut job = start(Way::Memory, 2, 3, 0);
     let saved = Saved::new(&job);
     let values = save(&mut job, &saved);
     for round in 0u64..6 {

@@ -1,10 +1,16 @@
-//! Groups of two processes of one host, for jobs whose processes come and go.
+//! Groups of two processes, for jobs whose processes come and go.
 //!
 //! A group ends for all its processes when it loses one. So processes that should not end with each
 //! other form a group for each two that speak. A *pair* ends with either of its processes and
 //! disturbs no other pair. Whoever is left drops it and meets the replacement anew, by the same
 //! names. Each pair has a meeting of its own, whose digest is that of the job and of both names; so
-//! the pairs of a process form in any order, and at the same time on several threads.
+//! the pairs of a process form in any order, and at the same time on several threads. Processes of
+//! one host share memory; those of two hosts have a network of their own: see `far.rs`.
+
+mod far;
+
+use far::Network;
+pub(crate) use far::{Far, gate_at};
 
 use super::{
     process_group::{described, no_segment, not_met},
@@ -35,19 +41,26 @@ const CALL: &str = "ClusterCoordinator";
 /// The staging of a rank: no call of a pair stages data, which go through its mailbox.
 const STAGING_BYTES: usize = 16 << 10;
 
-/// A group of two processes of one host, which ends with either of them.
+/// A group of two processes, which ends with either of them.
 ///
 /// A message that was sent before the peer left can still be received. The next one is an error.
 pub(crate) struct Pair {
     mailbox: Mailbox,
-    /// Dropped before the meeting, so that the peer still receives what was sent. Nobody takes the
+    /// Dropped before the means, so that the peer still receives what was sent. Nobody takes the
     /// lock: with it, threads share a pair.
     _communicator: Mutex<Communicator>,
-    _watch: Watch,
-    _meeting: Meeting,
+    means: Means,
     given: Option<SharedFile>,
     own: usize,
     names: Arc<Names>,
+}
+
+/// The means by which the two processes are connected.
+enum Means {
+    /// Memory of their host.
+    Memory { _watch: Watch, _meeting: Box<Meeting> },
+    /// A network of their own.
+    Network(Network),
 }
 
 /// The two processes that meet.
@@ -64,9 +77,11 @@ pub(crate) struct PairOptions<'a> {
     pub(crate) carries: &'a str,
     /// The file that this process gives to its peer.
     pub(crate) gives: Option<SharedFile>,
+    /// The means to meet a peer on another host, if it is on one. That one gets no file.
+    pub(crate) far: Option<Far<'a>>,
 }
 
-/// The tasks and the processes of a pair, by rank.
+/// The tasks and the processes of a pair, by rank. Those of other hosts have no process id here.
 struct Names {
     tasks: [String; 2],
     processes: Vec<Option<u32>>,
@@ -85,11 +100,14 @@ impl Pair {
     /// If both have the same name.
     pub(crate) fn meet(options: PairOptions<'_>, deadline: Instant) -> Result<Pair> {
         options::settle(CALL)?;
-        let PairOptions { job, own, peer, roles, carries, gives } = options;
+        let PairOptions { job, own, peer, roles, carries, gives, far } = options;
         assert_ne!(own, peer, "a process forms no pair with itself");
         let rank = usize::from(own > peer);
         let tasks = [own.min(peer), own.max(peer)].map(str::to_owned);
         let text = ["a pair of", job, &tasks[0], &tasks[1]].map(str::to_owned);
+        if let Some(far) = far {
+            return Pair::meet_far(&far, job_digest(&text), rank, tasks, deadline);
+        }
         let roles = [roles[rank], roles[1 - rank]].map(str::to_owned);
         let title = LinkTitle { roles, carries: carries.to_owned() };
         let listening = MeetingOptions {
@@ -139,15 +157,8 @@ impl Pair {
         let mut communicator = Communicator::in_processes(endpoint, configuration, names.clone());
         let mailbox = communicator.mailbox()?;
         let given = formed.given[1 - own].take();
-        Ok(Pair {
-            mailbox,
-            _communicator: Mutex::new(communicator),
-            _watch: watch,
-            _meeting: meeting,
-            given,
-            own,
-            names,
-        })
+        let means = Means::Memory { _watch: watch, _meeting: Box::new(meeting) };
+        Ok(Pair { mailbox, _communicator: Mutex::new(communicator), means, given, own, names })
     }
 
     /// Returns the mailbox of the pair, in which the peer has [`peer_rank`](Pair::peer_rank). It
@@ -166,19 +177,27 @@ impl Pair {
         &self.names.tasks[1 - self.own]
     }
 
-    /// Returns the process id of the peer; `None` if it is in another PID namespace.
+    /// Returns the process id of the peer; `None` if it is in another PID namespace, or on another
+    /// host.
     pub(crate) fn peer_process(&self) -> Option<u32> {
         self.names.processes[1 - self.own]
     }
 
     /// Returns whether the process of the peer has ended, as far as this one can see it.
     pub(crate) fn peer_has_ended(&self) -> bool {
-        self.peer_is(ProcessState::Gone)
+        match &self.means {
+            Means::Memory { .. } => self.peer_is(ProcessState::Gone),
+            Means::Network(network) => network.has_lost(self.peer_rank()),
+        }
     }
 
-    /// Returns whether the process of the peer is stopped.
+    /// Returns whether the process of the peer is stopped. One of another host is taken for stopped
+    /// if it does not answer for 300 ms.
     pub(crate) fn peer_is_stopped(&self) -> bool {
-        self.peer_is(ProcessState::Stopped)
+        match &self.means {
+            Means::Memory { .. } => self.peer_is(ProcessState::Stopped),
+            Means::Network(network) => !network.answers(self.peer_rank()),
+        }
     }
 
     fn peer_is(&self, state: ProcessState) -> bool {

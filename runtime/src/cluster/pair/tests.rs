@@ -36,7 +36,10 @@ fn job() -> String {
 }
 
 fn meet(job: &str, own: &str, peer: &str) -> Result<Pair> {
-    Pair::meet(PairOptions { job, own, peer, roles: ["own", "peer"], carries: "orders", gives: None }, soon())
+    Pair::meet(
+        PairOptions { job, own, peer, roles: ["own", "peer"], carries: "orders", gives: None, far: None },
+        soon(),
+    )
 }
 
 fn recv(pair: &Pair) -> Result<u64> {
@@ -126,6 +129,7 @@ fn child() {
             roles: ["own", "peer"],
             carries: "orders",
             gives: Some(published.file().unwrap()),
+            far: None,
         };
         let pair = match Pair::meet(options, soon()) {
             Ok(pair) => pair,
@@ -278,6 +282,7 @@ fn an_absent_peer_is_named_at_the_deadline() {
         roles: ["own", "peer"],
         carries: "orders",
         gives: None,
+        far: None,
     };
     let error = Pair::meet(options, Instant::now() + Duration::from_millis(30)).unwrap_err();
     let Error::Meeting { task, missing, problem, .. } = &error else { panic!("{error:?}") };
@@ -292,6 +297,7 @@ fn an_absent_peer_is_named_at_the_deadline() {
             roles: ["own", "peer"],
             carries: "orders",
             gives: None,
+            far: None,
         },
         Instant::now(),
     );
@@ -321,7 +327,63 @@ fn pairs_of_other_jobs_do_not_meet() {
         roles: ["own", "peer"],
         carries: "orders",
         gives: None,
+        far: None,
     };
     let error = Pair::meet(options, Instant::now() + Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, Error::Meeting { missing, .. } if missing == [1]));
+}
+
+/// Meets a peer as if it were on another host. The process whose name is less is at `address`.
+fn meet_far(job: &str, [own, peer]: [&str; 2], address: &str, deadline: Instant) -> Result<Pair> {
+    let is_called = !Pair::calls(own, peer);
+    let gate = is_called.then(|| gate_at(address, own, deadline)).transpose()?;
+    let addresses = if is_called { [address, ""] } else { ["", address] };
+    let far = Some(Far { addresses, gate: gate.as_deref() });
+    Pair::meet(PairOptions { job, own, peer, roles: ["own", "peer"], carries: "orders", gives: None, far }, deadline)
+}
+
+/// Returns an address of this host that no other test has, if this machine has UCX.
+fn far_address() -> Option<String> {
+    if let Err(absent) = consonance_kernels::wire::Wire::open(None) {
+        println!("skipped: pairs of processes on two hosts: {absent}");
+        return None;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    Some(listener.local_addr().unwrap().to_string())
+}
+
+#[test]
+fn far_peers_meet_and_leave_again_and_again_at_one_address() {
+    let Some(address) = far_address() else { return };
+    for [own, peer] in ORDERS {
+        let job = job();
+        for round in 0..10 {
+            let (mine, yours) = thread::scope(|scope| {
+                let other = scope.spawn(|| meet_far(&job, [peer, own], &address, soon()).unwrap());
+                (meet_far(&job, [own, peer], &address, soon()).unwrap(), other.join().unwrap())
+            });
+            assert!(!yours.peer_is_stopped());
+            send(&mine, round).unwrap();
+            let mailbox = mine.mailbox();
+            drop(mine);
+            assert_eq!(recv(&yours).unwrap(), round);
+            let error = recv(&yours).unwrap_err();
+            assert!(matches!(error, Error::Left { .. }) && format!("{error:?}").contains(own), "{error:?}");
+            assert!(!yours.peer_has_ended(), "it has only left");
+            let error = mailbox.send([0u64].as_slice(), 1, 5, Some(LIMIT)).unwrap_err();
+            assert!(matches!(error, Error::WrongContext { .. }), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn an_absent_far_peer_is_named_at_the_deadline() {
+    let Some(address) = far_address() else { return };
+    for ([own, peer], missing) in ORDERS.into_iter().zip([1, 0]) {
+        let deadline = Instant::now() + Duration::from_millis(300);
+        let error = meet_far(&job(), [own, peer], &address, deadline).unwrap_err();
+        let Error::Meeting { task, missing: found, problem, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((task.as_str(), &found[..]), (own, &[missing][..]));
+        assert!(problem.contains(peer) && problem.contains(&address), "{problem}");
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
     profile::{self, ClockRecord},
 };
 use consonance_kernels::{
+    group::Reason,
     hosts::{HEAD, Head, Met, Neighbours, Network, News, places},
     os::{
         clock,
@@ -215,6 +216,25 @@ impl Hosts {
         }
         from.iter().filter(|&&process| process != self.own).for_each(|&process| self.network.leave_behind(process));
         self.network.leave();
+    }
+
+    /// Leaves all other processes, and waits until they have what this one has sent.
+    pub(crate) fn end(&self) {
+        self.network.end();
+    }
+
+    /// Returns whether a process answers. Waits for the answer for at most 300 ms.
+    pub(crate) fn answers(&self, process: usize) -> bool {
+        let is_gone = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner)[process].gone.is_some();
+        !is_gone && self.network.answers(process)
+    }
+
+    /// Returns whether a process is known to have ended, and had not left the group of this number.
+    pub(crate) fn was_lost(&self, process: usize, group: u64) -> bool {
+        let ends = self.ends.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_ended = matches!(ends[process].gone, Some((_, true)));
+        drop(ends);
+        has_ended && self.inboxes[0].reason_of(self.processes[process].ranks.start, group) == Reason::Death
     }
 
     /// Returns whether these processes have ended for sure. Waits until that is known of each.
