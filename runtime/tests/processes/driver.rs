@@ -393,7 +393,7 @@ pub(crate) fn fields(error: &Error) -> String {
             format!("UnknownReduceOp call={call:?} replica={replica:?} text={}", source.0)
         }
         Error::System { what, source } => {
-            format!("System code={:?} kind={:?} what={what} why={source}", source.raw_os_error(), source.kind())
+            format!("System code={:?} kind={:?} what={what}", source.raw_os_error(), source.kind())
         }
         error => format!("Other {error}"),
     }
