@@ -130,8 +130,6 @@ impl Network {
     /// moves, waits for at most 7 s.
     pub fn end(&self) {
         if self.origin.forked() {
-            // The wire is the parent's.
-            std::mem::forget(self.shared.clone());
             return;
         }
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
@@ -187,6 +185,12 @@ impl Network {
 impl Drop for Network {
     /// Says farewell to the other processes, as [`end`](Network::end) does.
     fn drop(&mut self) {
+        if self.origin.forked() {
+            // The fork has no thread to end, and the wire is its parent's.
+            std::mem::forget(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.end();
     }
 }
