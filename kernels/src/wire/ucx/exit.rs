@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The limit on the time for the calls that threads are in.
+/// The limit on the time for the calls that threads are in, of all wires.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The wires of this process.
@@ -32,8 +32,8 @@ static WIRES: PerProcess<Wires> = PerProcess::new(Wires::default);
 /// Begins to open a wire. The end of the process waits for the guard. `None` if the process ends.
 pub(super) fn opening() -> Option<RwLockReadGuard<'static, ()>> {
     static REGISTERED: Once = Once::new();
-    // SAFETY: the function waits for a few seconds at most, and calls nothing that ends the
-    // process. If the system has no memory to remember it, the process ends as it would without.
+    // SAFETY: the function waits for a second at most, and calls nothing that ends the process. If
+    // the system has no memory to remember it, the process ends as it would without.
     REGISTERED.call_once(|| _ = unsafe { libc::atexit(refuse) });
     let guard = WIRES.get().opening.read().unwrap_or_else(PoisonError::into_inner);
     (!ends()).then_some(guard)
@@ -53,21 +53,20 @@ pub(super) fn ends() -> bool {
 }
 
 extern "C" fn refuse() {
-    let wires = WIRES.get();
+    let (wires, until) = (WIRES.get(), Instant::now() + LIMIT);
     wires.ends.store(1, Ordering::SeqCst);
-    pass(|| wires.opening.try_write());
+    pass(until, || wires.opening.try_write());
     let mut open = Vec::new();
-    pass(|| wires.open.try_lock().map(|all| open.extend(all.iter().filter_map(Weak::upgrade))));
+    pass(until, || wires.open.try_lock().map(|all| open.extend(all.iter().filter_map(Weak::upgrade))));
     for wire in open {
-        pass(|| wire.try_lock());
+        pass(until, || wire.try_lock());
         // Another thread may have dropped it: its memory stays until the end.
         std::mem::forget(wire);
     }
 }
 
-/// Takes a lock and gives it back.
-fn pass<G, W>(mut take: impl FnMut() -> Result<G, TryLockError<W>>) {
-    let until = Instant::now() + LIMIT;
+/// Takes a lock and gives it back, before this time.
+fn pass<G, W>(until: Instant, mut take: impl FnMut() -> Result<G, TryLockError<W>>) {
     while let Err(TryLockError::WouldBlock) = take() {
         if Instant::now() >= until {
             return;
