@@ -12,6 +12,9 @@ use std::{
 /// answers at once.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
+/// The limit on the connections to one listener that have not said what they are for.
+pub(super) const STRANGERS: usize = 64;
+
 /// Listens at `address`, `host:port`; `others` are the addresses of the other processes.
 ///
 /// # Errors

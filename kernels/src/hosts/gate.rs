@@ -4,7 +4,7 @@
 //! does not hold now is closed, and whoever made it comes again.
 
 use super::{
-    connection::{self, ANSWER, Timed},
+    connection::{self, ANSWER, STRANGERS, Timed},
     greeting::{JOB_BYTES, job_of},
     not_met::NotMet,
     table::listen_at,
@@ -27,9 +27,6 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-/// The limit on the connections that have named no meeting, and on those that wait for one.
-const STRANGERS: usize = 64;
 
 /// The time without a look for connections, after the system had no memory or no file for one.
 const REST: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
 //! The meeting of processes on several hosts.
 
 use super::{
-    connection::{self, ANSWER, Timed, dial, is_closed},
+    connection::{self, ANSWER, STRANGERS, Timed, dial, is_closed},
     gate::{Arrivals, Gate, Visitor},
     greeting::{Greeting, Heard},
     keep_alive::keep_alive,
@@ -18,9 +18,6 @@ use std::{
 /// The time between two looks for new connections and for words on the links, and between two
 /// attempts to connect.
 pub(super) const TICK: Duration = Duration::from_millis(10);
-
-/// The limit on the connections that have not greeted yet.
-const STRANGERS: usize = 64;
 
 /// The word of a process that all others have greeted.
 pub(super) const READY: u8 = b'R';
@@ -99,7 +96,7 @@ pub fn meet_at(
 /// process of the last task calls all others, and needs none.
 ///
 /// # Errors
-/// As [`meet`]. A process that still waits in the meeting misses the first other one.
+/// As [`meet`], and the other process as missing if another thread of this one waits for it.
 pub fn meet_at_gate(
     host: &Host,
     gate: Option<&Gate>,

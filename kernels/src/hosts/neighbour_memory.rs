@@ -22,7 +22,7 @@
 //!
 //! Only processes of the same user are heard.
 
-use super::{Met, greeting::Greeting, neighbours::Neighbours};
+use super::{Met, connection::STRANGERS, greeting::Greeting, neighbours::Neighbours};
 use crate::{
     bootstrap::{
         packet::MAX_BYTES,
@@ -44,9 +44,6 @@ use std::{
 
 /// The limit on the time for all words. Processes that have met are all awake.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// The limit on the connections at a hub that have said nothing yet.
-const STRANGERS: usize = 64;
 
 /// The least staging of a segment: nobody uses it here.
 const STAGING_BYTES: usize = 2 << 10;

@@ -125,10 +125,10 @@ impl ServerRoles {
 
     /// Returns whether a process comes to this one from another host: one calls the other.
     pub(crate) fn is_called(&self) -> bool {
-        let workers = (0..self.workers.len()).map(Place::Worker);
+        let mut workers = (0..self.workers.len()).map(Place::Worker);
         match self.own {
             Place::Chief => workers.chain((0..self.servers.len()).map(Place::Server)).any(|place| self.is_far(place)),
-            Place::Server(_) => workers.into_iter().any(|place| self.is_far(place)),
+            Place::Server(_) => workers.any(|place| self.is_far(place)),
             Place::Worker(_) => false,
         }
     }

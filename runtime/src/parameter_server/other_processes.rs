@@ -136,7 +136,7 @@ impl Others {
         deadline: Instant,
     ) -> Result<Arc<Chief>> {
         let links: Vec<(ServerLink, bool)> =
-            self.links().into_iter().map(|link| (link.clone(), is_present(&link))).collect();
+            self.server_links().into_iter().map(|link| (link.clone(), is_present(&link))).collect();
         let mut state = self.lock();
         for (server, (link, is_present)) in state.servers.iter_mut().zip(links) {
             // Another process may have come there meanwhile.
@@ -279,7 +279,7 @@ impl Others {
     }
 
     /// Returns the links to the processes at the places of servers.
-    pub(super) fn links(&self) -> Vec<ServerLink> {
+    pub(super) fn server_links(&self) -> Vec<ServerLink> {
         self.lock().servers.iter().map(|server| server.link.clone()).collect()
     }
 

@@ -131,7 +131,7 @@ impl Others {
     /// [`Error::Meeting`] if there is none.
     fn next_generation(&self, call: &'static str, deadline: Instant) -> Result<Generation> {
         let (is_present, mut state) = loop {
-            let is_present: Vec<bool> = self.links().iter().map(is_present).collect();
+            let is_present: Vec<bool> = self.server_links().iter().map(is_present).collect();
             let left = deadline.saturating_duration_since(Instant::now());
             let state = self.lock();
             if left.is_zero() || is_present.iter().all(|&is_present| is_present) {

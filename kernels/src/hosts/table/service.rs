@@ -2,7 +2,7 @@
 
 use super::{AGAIN, Claim, Word};
 use crate::hosts::{
-    connection::{self, ANSWER, is_closed},
+    connection::{self, ANSWER, STRANGERS, is_closed},
     not_met::NotMet,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -14,9 +14,6 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-
-/// The limit on the connections that have not asked yet.
-const STRANGERS: usize = 64;
 
 /// The time between two words about the missing ranks.
 const NEWS: Duration = Duration::from_secs(1);

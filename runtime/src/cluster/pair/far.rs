@@ -115,9 +115,6 @@ impl Pair {
         addresses.rotate_left(own);
         let (names, addresses) = (tasks.to_vec(), addresses.to_vec());
         let met = meet_at_gate(&Host { greeting, names, addresses }, far.gate, deadline, |_| {}).map_err(not_met)?;
-        let here = met.greetings[own].place;
-        let seen = |greeting: &Greeting| (greeting.place == here && here != 0).then_some(greeting.pid);
-        let processes: Vec<Option<u32>> = met.greetings.iter().map(seen).collect();
         let all = met.greetings.iter().zip(&tasks).enumerate().map(|(rank, (greeting, task))| {
             let name = format!("{task}, process {} on {}", greeting.pid, greeting.host);
             Process { name, ranks: rank..rank + 1, worker: None }
@@ -127,7 +124,7 @@ impl Pair {
         let engine = hosts.engines(GROUP, &[0, 1]).remove(0);
         let mut communicator = Communicator::on(engine, CommunicationOptions::new().configuration());
         let mailbox = communicator.mailbox()?;
-        let names = Arc::new(Names { tasks, processes });
+        let names = Arc::new(Names { tasks, processes: vec![None; 2] });
         let means = Means::Network(Network(hosts));
         Ok(Pair { mailbox, _communicator: Mutex::new(communicator), means, given: None, own, names })
     }

@@ -102,7 +102,7 @@ impl Pair {
         options::settle(CALL)?;
         let PairOptions { job, own, peer, roles, carries, gives, far } = options;
         assert_ne!(own, peer, "a process forms no pair with itself");
-        let rank = usize::from(own > peer);
+        let rank = usize::from(Pair::calls(own, peer));
         let tasks = [own.min(peer), own.max(peer)].map(str::to_owned);
         let text = ["a pair of", job, &tasks[0], &tasks[1]].map(str::to_owned);
         if let Some(far) = far {
