@@ -97,12 +97,18 @@ pub(super) struct Timed<'s> {
 
 impl Read for Timed<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let rest = self.until.saturating_duration_since(Instant::now());
-        if rest.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
+        // The limit of a socket may pass some milliseconds early: systems count it in ticks.
+        loop {
+            let rest = self.until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(rest))?;
+            match self.stream.read(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
         }
-        self.stream.set_read_timeout(Some(rest))?;
-        self.stream.read(bytes)
     }
 }
 

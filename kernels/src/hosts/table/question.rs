@@ -35,6 +35,8 @@ pub fn look_up(
     let begin = Instant::now();
     let mut report = Duration::from_secs(2);
     let (mut missing, mut seen) = (None::<Vec<usize>>, "no answer yet".to_owned());
+    // The end of a connection says nothing of the service before another attempt has failed, too.
+    let mut has_failed = false;
     let (news, heard) = mpsc::channel();
     let begin_attempt = |after: Duration| {
         let (addresses, claim, news) = (addresses.to_vec(), claim.clone(), news.clone());
@@ -67,7 +69,10 @@ pub fn look_up(
         let next = deadline.min(begin + report);
         match heard.recv_timeout(next.saturating_duration_since(now)) {
             // Numbers of another process are checked before they are used.
-            Ok(Heard::Missing(ranks)) => missing = Some(ranks.into_iter().filter(|&rank| rank < claim.size).collect()),
+            Ok(Heard::Missing(ranks)) => {
+                missing = Some(ranks.into_iter().filter(|&rank| rank < claim.size).collect());
+                has_failed = false;
+            }
             Ok(Heard::Table(table)) if table.len() == claim.size => return Ok(table),
             Ok(Heard::Table(table)) => {
                 (missing, seen) = (None, format!("a table of {} addresses", table.len()));
@@ -77,7 +82,8 @@ pub fn look_up(
             // Attempts end at the deadline, too, which says nothing of the service.
             Ok(Heard::Failed(_)) if Instant::now() >= deadline => {}
             Ok(Heard::Failed(why)) => {
-                (missing, seen) = (None, why);
+                missing = missing.filter(|_| !has_failed);
+                (has_failed, seen) = (true, why);
                 begin_attempt(AGAIN)?;
             }
             Err(_) => {}
