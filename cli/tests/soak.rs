@@ -43,6 +43,9 @@ fn results_are_right_on_two_hosts_beside_kills_and_stops() {
     let text = report(&["--hosts", "2", "--seconds", "6", "--processes", "3", "--seed", "338"]);
     assert!(text.starts_with("seed 338, 3 processes of 1 rank on 2 hosts, for 6 s\n"), "{text}");
     assert!(text.ends_with("every result as the spec says\n") && !text.contains(" 0 kills"), "{text}");
+    let cable = ["--cable", "delay=1ms,spread=1ms,loss=0.005,cut=300ms,every=2s,seed=5"];
+    let text = report(&[&["--hosts", "2", "--seconds", "6", "--processes", "3", "--seed", "338"], &cable[..]].concat());
+    assert!(text.ends_with("every result as the spec says\n"), "{text}");
 }
 
 /// The first three schedules of this seed have kills, joins and resizes.

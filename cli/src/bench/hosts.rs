@@ -41,7 +41,7 @@ impl Played {
     /// What this process or this machine lacks.
     pub(super) fn start(hosts: NonZeroUsize, ranks_of_host: usize, directory: &Path) -> Result<Played, String> {
         // No process of a bench writes to a launcher.
-        let started = Hosts::start(hosts.get(), Path::new("/dev/null")).map_err(|error| error.to_string())?;
+        let started = Hosts::start(hosts.get(), Path::new("/dev/null"), None).map_err(|error| error.to_string())?;
         let (holders, bridge) = (started.holders(), started.bridge().ok_or("no bridge between the hosts")?);
         let agent = directory.join("enter_host");
         let written = fs::write(&agent, script(&holders));

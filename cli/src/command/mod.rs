@@ -21,7 +21,7 @@ mod soak;
 use crate::{
     bench::{BenchError, remove_all},
     executable,
-    launcher::{self, Launch, MAX_HOSTS, Node},
+    launcher::{self, Cable, Cuts, Launch, MAX_HOSTS, Node},
 };
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -146,6 +146,12 @@ struct Run {
     /// Play this many hosts on this machine
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = number::<NonZeroUsize>(1..=MAX_HOSTS))]
     hosts: Option<NonZeroUsize>,
+    /// Let the cables of these hosts delay, reorder, lose and cut off frames, such as
+    /// `delay=2ms,spread=1ms,loss=0.01,cut=1s,every=20s,seed=7`, in each direction: any of these, the
+    /// others are 0. Each frame takes the delay and a part of the spread; in each 20 s the cable is
+    /// cut for 1 s
+    #[arg(long, value_name = "CABLE", requires = "hosts", value_parser = cable)]
+    cable: Option<Cable>,
     /// Number of hosts on which this command runs, each with the same N
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "node", requires = "chief",
         conflicts_with = "hosts", value_parser = number::<NonZeroUsize>(1..=MAX_NODES))]
@@ -361,6 +367,7 @@ fn launch(arguments: Run) -> Result<Launch, Problem> {
     Ok(Launch {
         workers: arguments.workers,
         hosts: arguments.hosts,
+        cable: arguments.cable,
         servers: arguments.ps,
         node,
         replicas: arguments.replicas,
@@ -398,6 +405,34 @@ fn number<T: TryFrom<usize>>(
     }
 }
 
+/// Parses what cables do.
+fn cable(text: &str) -> Result<Cable, String> {
+    let (mut cable, mut cut, mut every) = (Cable::default(), Duration::ZERO, None);
+    for part in text.split(',') {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let time = || time(value).map_err(|expected| format!("{name}: {expected}"));
+        let wrong = |expected: &str| format!("{name}: expected {expected}");
+        match name {
+            "delay" => cable.delay = time()?,
+            "spread" => cable.spread = time()?,
+            "cut" => cut = time()?,
+            "every" => every = Some(time()?),
+            "loss" => {
+                let part = value.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+                cable.loss = part.ok_or_else(|| wrong("a part of the frames, from 0 to 1"))?;
+            }
+            "seed" => cable.seed = value.parse().map_err(|_| wrong("a whole number"))?,
+            _ => return Err(format!("expected delay, spread, loss, cut, every or seed, found '{name}'")),
+        }
+    }
+    cable.cuts = match (cut, every) {
+        (Duration::ZERO, None) => None,
+        (time, Some(every)) if !time.is_zero() && time <= every => Some(Cuts { time, every }),
+        _ => return Err("expected a cut and, with 'every', a time that is no shorter".to_owned()),
+    };
+    Ok(cable)
+}
+
 /// Parses a time: a whole number and its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -411,4 +446,24 @@ fn time(text: &str) -> Result<Duration, String> {
     let time = number.parse().ok().zip(unit).and_then(|(number, unit): (u32, Duration)| unit.checked_mul(number));
     time.filter(|time| !time.is_zero())
         .ok_or_else(|| "expected a time above 0, such as 500ms, 30s, 5m or 2h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cable_is_read_as_it_is_written() {
+        let [ms, second] = [Duration::from_millis(1), Duration::from_secs(1)];
+        let cuts = Some(Cuts { time: second, every: 20 * second });
+        let read = cable("delay=2ms,spread=1ms,loss=0.01,cut=1s,every=20s,seed=7");
+        let expected = Cable { seed: 7, delay: 2 * ms, spread: ms, loss: 0.01, cuts };
+        assert_eq!(read, Ok(expected));
+        for one in [expected, Cable::default(), Cable { cuts: None, ..expected }] {
+            assert_eq!(cable(&one.to_string()), Ok(one));
+        }
+        for wrong in ["", "delay", "delay=0", "every=1s", "cut=2s,every=1s", "loss=-0.1", "loss=NaN", "seed=-1"] {
+            assert!(cable(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! `consonance soak`: random collectives with random faults, compared with the spec.
 
 use super::{number, terminal};
-use crate::soak::{GrainSoak, GrainWorker, Jobs, Plan, Progress, Schedules, ServerRole, ServerSoak, Soak, Worker};
+use crate::{
+    launcher::Cable,
+    soak::{GrainSoak, GrainWorker, Jobs, Plan, Progress, Schedules, ServerRole, ServerSoak, Soak, Worker},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::PathBuf,
@@ -61,6 +64,10 @@ pub(crate) struct Command {
     /// Number of hosts that this machine plays (takes root); processes are dealt to them in turn
     #[arg(long, value_name = "H", default_value_t = 1, value_parser = number::<u64>(1..=16))]
     hosts: u64,
+    /// Let the cables of these hosts delay, reorder, lose and cut off frames, as `consonance run
+    /// --cable` does
+    #[arg(long, value_name = "CABLE", requires = "hosts", value_parser = super::cable)]
+    cable: Option<Cable>,
     /// Seed of everything random; by default a new one each time
     #[arg(long, value_name = "S", value_parser = number::<u64>(0..=usize::MAX))]
     seed: Option<u64>,
@@ -147,7 +154,7 @@ impl Command {
             return Err(format!("--hosts {hosts}: expected at most one for each of the {processes} processes"));
         }
         let plan = Plan { seed, processes, replicas, hosts, faults: !no_faults };
-        let soak = Soak { plan, round, time: Duration::from_secs(seconds) };
+        let soak = Soak { plan, cable: self.cable, round, time: Duration::from_secs(seconds) };
         let (of_processes, of_ranks) = (count(processes, "process", "processes"), count(replicas, "rank", "ranks"));
         let on_hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
         println!("seed {seed}, {of_processes} of {of_ranks}{on_hosts}, for {seconds} s");

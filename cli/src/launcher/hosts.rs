@@ -9,11 +9,17 @@
 //! `cat` and reads a pipe from the launcher. When the launcher ends, in whatever way, the pipe
 //! closes, `cat` ends, and the system ends all other processes of the host and removes its network.
 //!
+//! With a [`Cable`], a host is plugged in by a TAP device in place of a link of the system, and so is
+//! the bridge: `cables.rs` carries the frames between the two.
+//!
 //! A process joins a host in two steps. The launcher's thread asks for the process ids of the host
 //! for its next child, which stays its own child: the launcher waits for it and signals it by the
 //! process id outside. The child itself then joins the other namespaces ([`join`]).
 
-use super::StartError;
+use super::{
+    StartError,
+    cables::{Cable, Cables},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, chroot, fchdir, geteuid, pidfd_open},
@@ -39,8 +45,8 @@ pub const MAX_HOSTS: usize = 250;
 /// The path of the pipe to the launcher in each host.
 pub(super) const PIPE: &str = "/proc/1/fd/1";
 
-/// The files that the launcher has open for each host.
-pub(super) const FILES_OF_HOST: usize = 4;
+/// The files that the launcher has open for each host. The ends of its cable are two.
+pub(super) const FILES_OF_HOST: usize = 6;
 
 /// The network of the hosts.
 const NETWORK: [u8; 3] = [10, 77, 0];
@@ -62,6 +68,8 @@ const TOOLS: [(&str, &str); 4] =
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
     bridge: Option<Holder>,
+    /// The cables that this process plays.
+    _cables: Option<Cables>,
 }
 
 /// A host.
@@ -87,23 +95,30 @@ pub(crate) fn address(host: usize) -> Ipv4Addr {
 }
 
 impl Hosts {
-    /// Makes hosts, whose processes write to `pipe` as [`PIPE`].
+    /// Makes hosts, whose processes write to `pipe` as [`PIPE`], with these cables, or perfect ones.
     ///
     /// # Errors
     /// What this process or this machine lacks.
-    pub(crate) fn start(count: usize, pipe: &Path) -> Result<Hosts, StartError> {
+    pub(crate) fn start(count: usize, pipe: &Path, cable: Option<Cable>) -> Result<Hosts, StartError> {
         check()?;
         let cannot = |error: io::Error| StartError::Hosts { why: error.to_string() };
         let hosts: io::Result<Vec<Starting>> = (0..count).map(|host| Starting::host(host, pipe)).collect();
         let hosts: io::Result<Vec<Host>> = hosts.and_then(|hosts| hosts.into_iter().map(Starting::into_host).collect());
         let hosts = hosts.map_err(cannot)?;
-        let bridge = Starting::bridge(&hosts).and_then(Starting::finish).map_err(cannot)?;
-        Ok(Hosts { hosts, bridge: Some(bridge) })
+        let mut cables = None;
+        let mut plug = |bridge: i32| {
+            let ends = (bridge, hosts.iter().map(|host| host.holder.pid));
+            cables = cable.map(|cable| Cables::plug(cable, ends.0, ends.1)).transpose()?;
+            Ok(())
+        };
+        let bridge = Starting::bridge(&hosts, cable.is_some()).and_then(|bridge| bridge.finish(&mut plug));
+        let bridge = bridge.map_err(cannot)?;
+        Ok(Hosts { hosts, bridge: Some(bridge), _cables: cables })
     }
 
     /// Returns no hosts: all workers run on this machine as it is.
     pub(crate) fn none() -> Hosts {
-        Hosts { hosts: Vec::new(), bridge: None }
+        Hosts { hosts: Vec::new(), bridge: None, _cables: None }
     }
 
     /// Returns the process ids of the processes in whose namespaces the hosts are.
@@ -153,10 +168,11 @@ impl Starting {
         Starting::of(command)
     }
 
-    fn bridge(hosts: &[Host]) -> io::Result<Starting> {
+    fn bridge(hosts: &[Host], has_cables: bool) -> io::Result<Starting> {
         let network = NETWORK.map(|part| part.to_string()).join(".");
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", include_str!("hold_switch"), "sh", &network]);
+        command.arg(if has_cables { "tap" } else { "veth" });
         command.args(hosts.iter().map(|host| host.holder.pid.to_string()));
         Starting::of(command)
     }
@@ -171,12 +187,17 @@ impl Starting {
         Ok(Starting { holder: Holder { pid: 0, child, stdin }, said: ours })
     }
 
-    /// Waits until the namespaces are ready.
-    fn finish(self) -> io::Result<Holder> {
+    /// Waits until the namespaces are ready. Calls `plug` with the process id of the bridge's
+    /// holder when the devices of cables are there.
+    fn finish(self, plug: &mut dyn FnMut(i32) -> io::Result<()>) -> io::Result<Holder> {
         let Starting { mut holder, said } = self;
         let mut text = String::new();
         for line in BufReader::new(said).lines() {
             let line = line?;
+            if let Some(pid) = line.strip_prefix("plug ").and_then(|pid| pid.parse().ok()) {
+                plug(pid)?;
+                continue;
+            }
             if let Some(pid) = line.strip_prefix("ready ").and_then(|pid| pid.parse().ok()) {
                 holder.pid = pid;
                 return Ok(holder);
@@ -188,7 +209,7 @@ impl Starting {
     }
 
     fn into_host(self) -> io::Result<Host> {
-        let holder = self.finish()?;
+        let holder = self.finish(&mut |_| Ok(()))?;
         let processes = File::open(format!("/proc/{}/ns/pid", holder.pid))?;
         Ok(Host { holder, processes })
     }

@@ -4,11 +4,11 @@
 //! replaced, and the launch ends with it.
 //!
 //! The files are its parts: `task.rs` (roles), `cluster.rs` (addresses and job id), `nodes.rs`
-//! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `worker.rs` (a process and
-//! its start), `output.rs` (the workers' output), `profile/` (the timeline of their calls),
-//! `inbox.rs` (what workers tell the launcher), `failure.rs` (whose fault a failure is),
-//! `restart.rs` (when a worker is replaced) and `supervisor.rs`, which waits for the workers. Two
-//! threads send the supervisor events over a channel: one receives the signals of the launcher,
+//! (launches of several hosts), `hosts.rs` (namespaces that play hosts), `cables.rs` (what their
+//! cables do to frames), `worker.rs` (a process and its start), `output.rs` (the workers' output),
+//! `profile/` (the timeline of their calls), `inbox.rs` (what workers tell the launcher),
+//! `failure.rs` (whose fault a failure is), `restart.rs` (when a worker is replaced) and
+//! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a channel: one receives the signals of the launcher,
 //! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
 //! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
 //! that its reader has not taken within [`READING`] of the end.
@@ -34,6 +34,7 @@
 pub(crate) mod task;
 pub(crate) mod cluster;
 mod nodes;
+mod cables;
 pub(crate) mod hosts;
 mod inbox;
 mod output;
@@ -44,6 +45,7 @@ mod failure;
 mod restart;
 mod supervisor;
 
+pub use cables::{Cable, Cuts};
 pub use cluster::Node;
 pub use failure::{Failure, Unmet, WorkerState};
 pub use hosts::MAX_HOSTS;
@@ -103,6 +105,8 @@ pub struct Launch {
     /// The number of hosts that this machine plays, at most [`MAX_HOSTS`]; `None`: the workers run
     /// on this machine as it is.
     pub hosts: Option<NonZeroUsize>,
+    /// The cables of these hosts, if they are no perfect ones.
+    pub cable: Option<Cable>,
     /// The number of parameter servers, if the launch has some. Then it has a chief, too, and ends
     /// with the chief. The chief is on the first of the hosts, and servers are dealt to them in
     /// turn.

@@ -98,7 +98,7 @@ impl<'l> Supervisor<'l> {
         let cannot = |doing| move |source| StartError::Launcher { doing, source };
         let size = launch.size();
         let mut inbox = Inbox::new(launch.hosts_of_tasks()).map_err(cannot("make a pipe"))?;
-        let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path())).transpose()?;
+        let hosts = launch.hosts.map(|hosts| Hosts::start(hosts.get(), &inbox.path(), launch.cable)).transpose()?;
         if hosts.is_some() {
             inbox.set_path(hosts::PIPE);
         }

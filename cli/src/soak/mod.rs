@@ -24,7 +24,10 @@ pub use plan::Plan;
 pub use servers::{Jobs, ServerRole, ServerSoak};
 pub use worker::Worker;
 
-use crate::{executable, launcher::hosts::Hosts};
+use crate::{
+    executable,
+    launcher::{Cable, hosts::Hosts},
+};
 use consonance::raw::EXTENSIONS;
 use consonance_kernels::shm::Segment;
 use plan::{Fault, What};
@@ -55,6 +58,8 @@ const CALLS: usize = 8;
 pub struct Soak {
     /// The calls and faults.
     pub plan: Plan,
+    /// The cables of the hosts, if there are some.
+    pub cable: Option<Cable>,
     /// The first round, from 1.
     pub round: u64,
     /// The duration.
@@ -123,7 +128,7 @@ impl Soak {
         let hosts = match self.plan.hosts {
             1 => Ok(Hosts::none()),
             // No process of a soak writes to a launcher.
-            hosts => Hosts::start(hosts, Path::new("/dev/null")),
+            hosts => Hosts::start(hosts, Path::new("/dev/null"), self.cable),
         };
         let mut run = SoakRun::new(self, executable::command, sender);
         run.hosts = hosts.map_err(|error| run.failure(error.to_string()))?;
@@ -451,12 +456,9 @@ impl<'s> SoakRun<'s> {
     }
 
     fn failure(&self, what: String) -> Failure {
-        let (Plan { seed, processes, replicas, hosts, faults }, round) = (self.soak.plan, self.progress.round);
-        let no_faults = if faults { "" } else { " --no-faults" };
-        let on_hosts = if hosts > 1 { format!(" --hosts {hosts}") } else { String::new() };
-        let again = format!(
-            "--processes {processes} --replicas {replicas}{on_hosts} --seed {seed} --round {round}{no_faults} --seconds 60"
-        );
+        let round = self.progress.round;
+        let cable = self.soak.cable.map_or(String::new(), |cable| format!(" --cable {cable}"));
+        let again = format!("{}{cable} --round {round} --seconds 60", self.soak.plan);
         let mut groups = BTreeMap::new();
         for process in &self.processes {
             match Segment::inspect(process.pid()) {
@@ -482,7 +484,7 @@ mod tests {
     #[test]
     fn the_end_of_a_pause_does_not_end_a_stop() {
         let plan = Plan { seed: 1, processes: 3, replicas: 1, hosts: 1, faults: true };
-        let soak = Soak { plan, time: Duration::ZERO, round: 1 };
+        let soak = Soak { plan, cable: None, time: Duration::ZERO, round: 1 };
         let (sender, _events) = mpsc::channel();
         // Any program that does not end by itself.
         let mut state = SoakRun::new(&soak, || Ok(Command::new("yes")), sender);

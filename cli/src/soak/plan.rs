@@ -3,7 +3,7 @@
 use consonance_harness::cases::{Counts, Script, Source};
 use consonance_kernels::digest::mix;
 use consonance_spec::{Extent, Flow, ReduceOp, Work};
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// One round in this many has a fault.
 const FAULT_PERIOD: u64 = 12;
@@ -31,6 +31,18 @@ pub struct Plan {
     pub hosts: usize,
     /// Whether processes are killed and stopped.
     pub faults: bool,
+}
+
+/// The arguments that have the plan.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { seed, processes, replicas, hosts, faults } = self;
+        write!(f, "--processes {processes} --replicas {replicas} --seed {seed}")?;
+        if *hosts > 1 {
+            write!(f, " --hosts {hosts}")?;
+        }
+        f.write_str(if *faults { "" } else { " --no-faults" })
+    }
 }
 
 /// The fault of a round.

@@ -199,11 +199,10 @@ fn hosts_reach_each_other_and_nothing_else() {
     }
     let outside = TcpListener::bind("0.0.0.0:0").and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (outside, _listener) = outside.expect("a port");
-    let play = || {
+    let play = |cable: &[&str]| {
         let mut command = Command::new(CONSONANCE);
-        command
-            .args(["run", "--hosts", "2", "-n", "2", "--timeout", "60", "--"])
-            .arg(env::current_exe().expect("a test"));
+        command.args(["run", "--hosts", "2", "-n", "2", "--timeout", "60"]).args(cable);
+        command.arg("--").arg(env::current_exe().expect("a test"));
         command.args(["--exact", name, "--nocapture"]).env(PLAYED, format!("127.0.0.1:{}", outside.port()));
         let output = Launch::of(command).finish();
         let stdout = text(&output.stdout);
@@ -213,7 +212,27 @@ fn hosts_reach_each_other_and_nothing_else() {
         assert!(output.status.success() && stdout.contains(&heard), "{output:?}");
     };
     // Launches at the same time have the same addresses, and do not meet.
-    thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(play)));
+    let cables: [&[&str]; 3] = [&[], &[], &["--cable", "delay=1ms,spread=2ms,loss=0.05,seed=3"]];
+    thread::scope(|scope| cables.iter().for_each(|cable| _ = scope.spawn(|| play(cable))));
+}
+
+/// Nobody listens at the port: a host that is reached says so.
+#[test]
+fn no_frame_passes_a_cable_of_loss_1() {
+    const CONNECT: &str = "bash -c ': </dev/tcp/10.77.0.1/9' 2>&1 | grep -o refused || echo silent";
+    if !can_play() {
+        return;
+    }
+    for (cable, said) in [("seed=1", "refused"), ("loss=1", "silent")] {
+        let mut launch = Launch::shell(&format!("--hosts 2 -n 1 --cable {cable}"), &format!("{CONNECT}; sleep 0.5"));
+        // Each host reaches itself: of worker 0 the first one.
+        let mut lines = [launch.line(), launch.line()];
+        lines.sort();
+        assert_eq!(lines, ["[worker 0] refused".to_owned(), format!("[worker 1] {said}")]);
+        let made = Made::of(&launch);
+        assert!(launch.finish().status.success());
+        made.until_gone();
+    }
 }
 
 #[test]

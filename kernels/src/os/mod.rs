@@ -14,4 +14,6 @@ pub(crate) mod process_memory;
 pub(crate) mod robust_list;
 #[cfg(target_os = "linux")]
 pub mod process_state;
+#[cfg(target_os = "linux")]
+pub mod tap;
 pub mod launcher;
