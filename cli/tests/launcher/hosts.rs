@@ -219,7 +219,7 @@ fn hosts_reach_each_other_and_nothing_else() {
 /// Nobody listens at the port: a host that is reached says so.
 #[test]
 fn no_frame_passes_a_cable_of_loss_1() {
-    const CONNECT: &str = "bash -c ': </dev/tcp/10.77.0.1/9' 2>&1 | grep -o refused || echo silent";
+    const CONNECT: &str = "bash -c ': </dev/tcp/10.77.0.1/9' 2>&1 | grep -m 1 -o refused || echo silent";
     if !can_play() {
         return;
     }
