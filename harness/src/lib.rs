@@ -21,6 +21,8 @@ pub mod counted_calls;
 pub mod cuda;
 pub mod external_input;
 #[cfg(target_os = "linux")]
+pub mod fake_wire;
+#[cfg(target_os = "linux")]
 pub mod network_input;
 #[cfg(target_os = "linux")]
 mod false_values;

@@ -2,19 +2,21 @@
 //! each strategy.
 
 use crate::addresses::addresses;
+#[cfg(target_os = "linux")]
+use crate::fake_wire::FakeNetwork;
 use consonance::{
     Builder, CentralStorageStrategy, ClusterSpec, CommunicationOptions, Communicator, Device, MirroredStrategy,
     MultiWorkerBuilder, MultiWorkerMirroredStrategy, OneDeviceStrategy, Result, SimpleClusterResolver, Strategy,
 };
 #[cfg(target_os = "linux")]
-use consonance::{ProcessGroup, ProcessGroupBuilder};
+use consonance::{ProcessGroup, ProcessGroupBuilder, raw::Wire};
 use consonance_messages::{Plain, Wrapped};
 use consonance_spec::variable::Placement;
 use std::{
     fmt,
     net::{SocketAddr, TcpListener},
     panic,
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     thread,
     time::Duration,
 };
@@ -42,7 +44,7 @@ pub struct Group {
     pub make: fn(usize) -> Vec<Rank>,
 }
 
-/// Every way to make a group. Processes over a network are among them where this host has UCX.
+/// Every way to make a group. Processes over UCX are among them where this host has it.
 pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "processes need Linux"))]
     let mut groups = vec![
@@ -57,9 +59,13 @@ pub static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
         Group { name: "messages between threads", make: messages },
         Group { name: "letters between threads, split", make: letters_split },
         Group { name: "letters between processes", make: letters_of_processes },
+        #[cfg(target_os = "linux")]
+        Group { name: "processes over a fake network", make: processes_over_fake_network },
+        #[cfg(target_os = "linux")]
+        Group { name: "processes of two hosts over a fake network", make: processes_of_two_fake_hosts },
     ];
     #[cfg(target_os = "linux")]
-    match consonance::raw::Wire::open(None) {
+    match Wire::open(None) {
         Ok(_) => groups.extend([
             Group { name: "processes over a network", make: processes_over_network },
             Group { name: "processes of two hosts", make: processes_of_two_hosts },
@@ -246,6 +252,33 @@ fn processes_over_network(size: usize) -> Vec<Rank> {
 #[cfg(target_os = "linux")]
 fn processes_of_two_hosts(size: usize) -> Vec<Rank> {
     join_processes(size, |group, process| group.plays_host(process % 2)).into_iter().map(Rank::new).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn processes_over_fake_network(size: usize) -> Vec<Rank> {
+    let network = FakeNetwork::new(size as u64);
+    processes_on_wires(size, move |_| network.open().into()).into_iter().map(Rank::new).collect()
+}
+
+#[cfg(target_os = "linux")]
+fn processes_of_two_fake_hosts(size: usize) -> Vec<Rank> {
+    let network = FakeNetwork::new(size as u64);
+    let set = |group: ProcessGroupBuilder, process| {
+        let network = network.clone();
+        group.plays_host(process % 2).wires(move || network.open().into())
+    };
+    join_processes(size, set).into_iter().map(Rank::new).collect()
+}
+
+/// Returns the ranks of at most three processes that send all data over a wire, which `open` opens
+/// for each.
+#[cfg(target_os = "linux")]
+pub fn processes_on_wires(size: usize, open: impl Fn(usize) -> Wire + Send + Sync + 'static) -> Vec<Communicator> {
+    let open = Arc::new(open);
+    join_processes(size, |group, process| {
+        let open = open.clone();
+        group.over_wire(true).wires(move || open(process))
+    })
 }
 
 #[cfg(target_os = "linux")]

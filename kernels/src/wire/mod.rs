@@ -222,6 +222,14 @@ impl Wire {
     }
 }
 
+impl Wire {
+    /// Makes a wire of a medium of its own. For tests.
+    #[doc(hidden)]
+    pub fn of(medium: Box<dyn Medium>) -> Wire {
+        Wire(medium)
+    }
+}
+
 impl Deref for Wire {
     type Target = dyn Medium;
 

@@ -2,7 +2,7 @@
 
 use super::roster::{Job, Locality};
 use crate::{ClusterResolver, CommunicationOptions, Result, comm::options};
-use consonance_kernels::shm::Shape;
+use consonance_kernels::{shm::Shape, wire::Wire};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// Builds a [`ProcessGroup`](crate::ProcessGroup): the cluster first, then settings that differ
@@ -16,6 +16,7 @@ pub struct ProcessGroupBuilder {
     pub(super) staging_bytes: usize,
     pub(super) reads_directly: Option<bool>,
     pub(super) locality: Locality,
+    pub(super) wires: Option<Arc<dyn Fn() -> Wire + Send + Sync>>,
     pub(super) on_wait: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -33,6 +34,7 @@ impl ProcessGroupBuilder {
             staging_bytes: Shape::STAGING_BYTES,
             reads_directly: None,
             locality: Locality::Memory,
+            wires: None,
             on_wait: Arc::new(|text| eprintln!("consonance: {text}")),
         }
     }

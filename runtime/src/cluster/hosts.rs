@@ -57,6 +57,14 @@ impl ProcessGroupBuilder {
         self
     }
 
+    /// Sets the function that opens wires, in the place of those of this host's libraries. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn wires(mut self, open: impl Fn() -> Wire + Send + Sync + 'static) -> Self {
+        self.wires = Some(Arc::new(open));
+        self
+    }
+
     /// Forms the group of processes that meet at addresses.
     pub(super) fn join_hosts(&self, call: &'static str, place: &Roster) -> Result<Entered> {
         options::settle(call)?;
@@ -123,18 +131,10 @@ impl ProcessGroupBuilder {
     /// Opens the wire and the memory of a process that is about to meet others. `generation` is the
     /// number of the one that it forms with them, 0 for a process that has been in none.
     pub(super) fn coming(&self, call: &'static str, place: &Roster, generation: u64) -> Result<Coming> {
-        let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
-        let (kinds, limit) = match chosen_wire()? {
-            Some(kind) => (vec![kind], self.timeout),
-            // A child of a launcher's process has the same variables, but another place.
-            None if world_of_mpi() == Some((place.own, place.tasks.len())) => {
-                (Kind::ALL.to_vec(), START_OF_MPI.min(self.timeout / 2))
-            }
-            None => (vec![Kind::Ucx], self.timeout),
+        let wire = match &self.wires {
+            Some(open) => open(),
+            None => self.open_wire(call, place)?,
         };
-        let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
-        let refused = |problem: String| not_met(call, place, NotMet { problem, missing: Vec::new() });
-        let wire = wire.map_err(|absent| refused(absent.to_string()))?;
         let host = host_name().unwrap_or_else(|| "a host without a name".to_owned());
         let near = match self.locality {
             Locality::Played(played) => 1 + played as u64,
@@ -159,6 +159,22 @@ impl ProcessGroupBuilder {
             greeting.near = 0;
         }
         Ok(Coming { greeting, wire, near })
+    }
+
+    /// Opens a wire of the first library that this host has.
+    fn open_wire(&self, call: &'static str, place: &Roster) -> Result<Wire> {
+        let interface = env::var("CONSONANCE_INTERFACE").ok().filter(|interface| !interface.is_empty());
+        let (kinds, limit) = match chosen_wire()? {
+            Some(kind) => (vec![kind], self.timeout),
+            // A child of a launcher's process has the same variables, but another place.
+            None if world_of_mpi() == Some((place.own, place.tasks.len())) => {
+                (Kind::ALL.to_vec(), START_OF_MPI.min(self.timeout / 2))
+            }
+            None => (vec![Kind::Ucx], self.timeout),
+        };
+        let wire = Wire::open_first(&kinds, interface.as_deref(), limit);
+        let refused = |problem: String| not_met(call, place, NotMet { problem, missing: Vec::new() });
+        wire.map_err(|absent| refused(absent.to_string()))
     }
 
     /// Connects this process with those that it has met.
