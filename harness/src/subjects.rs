@@ -275,9 +275,11 @@ fn processes_of_two_fake_hosts(size: usize) -> Vec<Rank> {
 #[cfg(target_os = "linux")]
 pub fn processes_on_wires(size: usize, open: impl Fn(usize) -> Wire + Send + Sync + 'static) -> Vec<Communicator> {
     let open = Arc::new(open);
+    // As long as the processes have to meet.
+    let options = CommunicationOptions::new().timeout(Duration::from_secs(60)).expect("a timeout that ends");
     join_processes(size, |group, process| {
         let open = open.clone();
-        group.over_wire(true).wires(move || open(process))
+        group.options(options).over_wire(true).wires(move || open(process))
     })
 }
 
