@@ -24,7 +24,7 @@ fn a_bad_value_is_refused_in_one_form() {
         ("run -n 2 --max-restarts some true", "'some' for '--max-restarts <N>': expected a whole number".to_owned()),
         ("run -n 2 --timeout 3d true", "'3d' for '--timeout <TIME>': expected a time above 0".to_owned()),
         ("run --hosts 2 -n 1 --cable loss=2 true", "'loss=2' for '--cable <CABLE>': loss: expected a part".to_owned()),
-        ("run --hosts 2 -n 1 --cable cut=1s true", "'cut=1s' for '--cable <CABLE>': expected a cut and".to_owned()),
+        ("run --hosts 2 -n 1 --cable cut=1s true", "'cut=1s' for '--cable <CABLE>': expected cut and".to_owned()),
         ("run --hosts 2 -n 1 --cable lag=1s true", "'lag=1s' for '--cable <CABLE>': expected delay, ".to_owned()),
         ("soak --seconds 0", from_one("--seconds <N>")),
         ("soak --seconds 1 --processes 17", "'17' for '--processes <P>': expected a whole number from 1".to_owned()),

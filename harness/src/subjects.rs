@@ -16,7 +16,7 @@ use std::{
     fmt,
     net::{SocketAddr, TcpListener},
     panic,
-    sync::{Arc, LazyLock},
+    sync::LazyLock,
     thread,
     time::Duration,
 };
@@ -265,21 +265,25 @@ fn processes_of_two_fake_hosts(size: usize) -> Vec<Rank> {
     let network = FakeNetwork::new(size as u64);
     let set = |group: ProcessGroupBuilder, process| {
         let network = network.clone();
-        group.plays_host(process % 2).wires(move || network.open().into())
+        group.options(bounded()).plays_host(process % 2).wires(move || network.open().into())
     };
     join_processes(size, set).into_iter().map(Rank::new).collect()
+}
+
+/// Returns options with a limit on calls: as long as the processes have to meet.
+#[cfg(target_os = "linux")]
+fn bounded() -> CommunicationOptions {
+    CommunicationOptions::new().timeout(Duration::from_secs(60)).expect("a timeout that ends")
 }
 
 /// Returns the ranks of at most three processes that send all data over a wire, which `open` opens
 /// for each.
 #[cfg(target_os = "linux")]
 pub fn processes_on_wires(size: usize, open: impl Fn(usize) -> Wire + Send + Sync + 'static) -> Vec<Communicator> {
-    let open = Arc::new(open);
-    // As long as the processes have to meet.
-    let options = CommunicationOptions::new().timeout(Duration::from_secs(60)).expect("a timeout that ends");
+    let open = std::sync::Arc::new(open);
     join_processes(size, |group, process| {
         let open = open.clone();
-        group.options(options).over_wire(true).wires(move || open(process))
+        group.options(bounded()).over_wire(true).wires(move || open(process))
     })
 }
 

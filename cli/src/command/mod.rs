@@ -147,10 +147,10 @@ struct Run {
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = number::<NonZeroUsize>(1..=MAX_HOSTS))]
     hosts: Option<NonZeroUsize>,
     /// Let the cables of these hosts delay, reorder, lose and cut off frames, such as
-    /// `delay=2ms,spread=1ms,loss=0.01,cut=1s,every=20s,seed=7`, in each direction: any of these, the
-    /// others are 0. Each frame takes the delay and a part of the spread; in each 20 s the cable is
+    /// `delay=2ms,spread=1ms,loss=0.01,cut=1s,every=20s,seed=7`, or some of these, in each
+    /// direction. Each frame takes the delay and a part of the spread; in each 20 s the cable is
     /// cut for 1 s
-    #[arg(long, value_name = "CABLE", requires = "hosts", value_parser = cable)]
+    #[arg(long, value_name = "CABLE", requires = "hosts", conflicts_with = "nodes", value_parser = cable)]
     cable: Option<Cable>,
     /// Number of hosts on which this command runs, each with the same N
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "node", requires = "chief",
@@ -428,7 +428,7 @@ fn cable(text: &str) -> Result<Cable, String> {
     cable.cuts = match (cut, every) {
         (Duration::ZERO, None) => None,
         (time, Some(every)) if !time.is_zero() && time <= every => Some(Cuts { time, every }),
-        _ => return Err("expected a cut and, with 'every', a time that is no shorter".to_owned()),
+        _ => return Err("expected cut and every, and a cut that is no longer than every".to_owned()),
     };
     Ok(cable)
 }

@@ -44,13 +44,13 @@ pub(crate) struct Command {
     #[arg(long, value_name = "N", required_unless_present_any = ["schedules", "jobs"], value_parser = number::<u64>(1..=usize::MAX))]
     seconds: Option<u64>,
     /// Disturb trainings with grains, and compare their digests
-    #[arg(long, conflicts_with_all = ["processes", "replicas", "hosts", "no_faults"])]
+    #[arg(long, conflicts_with_all = ["processes", "replicas", "hosts", "cable", "no_faults"])]
     grains: bool,
     /// End after this many schedules of --grains
     #[arg(long, value_name = "N", requires = "grains", value_parser = number::<u64>(1..=usize::MAX))]
     schedules: Option<u64>,
     /// Disturb jobs with parameter servers, and count the effects of their closures
-    #[arg(long, conflicts_with_all = ["grains", "processes", "replicas", "hosts", "no_faults"])]
+    #[arg(long, conflicts_with_all = ["grains", "processes", "replicas", "hosts", "cable", "no_faults"])]
     servers: bool,
     /// End after this many jobs of --servers
     #[arg(long, value_name = "N", requires = "servers", value_parser = number::<u64>(1..=usize::MAX))]
@@ -152,6 +152,9 @@ impl Command {
         let hosts = self.hosts as usize;
         if hosts > processes {
             return Err(format!("--hosts {hosts}: expected at most one for each of the {processes} processes"));
+        }
+        if self.cable.is_some() && hosts == 1 {
+            return Err("--cable: expected several hosts, --hosts".to_owned());
         }
         let plan = Plan { seed, processes, replicas, hosts, faults: !no_faults };
         let soak = Soak { plan, cable: self.cable, round, time: Duration::from_secs(seconds) };

@@ -5,6 +5,7 @@
 //! devices, one of the host and one of the bridge, and a thread of the launcher carries the frames
 //! from each to the other. The cables end with their [`Cables`].
 
+use super::StartError;
 use consonance_kernels::os::tap;
 use consonance_spec::sample::mix;
 use rustix::{
@@ -41,9 +42,9 @@ pub struct Cable {
 /// The cuts of a cable. Each host's are at other times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cuts {
-    /// The duration of a cut.
+    /// The duration of a cut, at most that in which there is one.
     pub time: Duration,
-    /// The time in which there is one, at a moment that is drawn.
+    /// The time in which there is one, at a moment that is drawn; above 0.
     pub every: Duration,
 }
 
@@ -59,10 +60,10 @@ impl Cable {
     }
 
     fn is_cut(&self, Cuts { time, every }: Cuts, host: u64, since: Duration) -> bool {
-        let turn = since.as_nanos() / every.as_nanos();
+        let [since, every, time] = [since, every, time].map(|time| time.as_nanos());
+        let (turn, within) = (since / every, since % every);
         let drawn = mix(mix(!self.seed, host), turn as u64) as f64 / u64::MAX as f64;
-        let begin = every.saturating_sub(time).mul_f64(drawn);
-        let within = since - every * turn as u32;
+        let begin = (every.saturating_sub(time) as f64 * drawn) as u128;
         (begin..begin + time).contains(&within)
     }
 }
@@ -115,16 +116,26 @@ impl Drop for Cables {
     }
 }
 
+/// Checks that this machine has what cables take.
+pub(super) fn check() -> Result<(), StartError> {
+    let opened = File::options().read(true).write(true).open(DEVICE);
+    let missing = |error| StartError::Hosts { why: format!("--cable: expected the device {DEVICE}: {error}") };
+    opened.map(drop).map_err(missing)
+}
+
 /// Returns the other end of a device in the network of a process.
 fn end_of(pid: i32, device: String) -> io::Result<File> {
     // The thread ends there: the launcher stays in its own network.
-    let there = thread::spawn(move || {
+    let there = thread::Builder::new().spawn(move || {
         let network = File::open(format!("/proc/{pid}/ns/net"))?;
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
         tap::open(&device).map_err(|error| io::Error::new(error.kind(), format!("the cable of {device}: {error}")))
-    });
+    })?;
     there.join().unwrap_or_else(|_| Err(io::Error::other("the thread of a cable panicked")))
 }
+
+/// The device of the system that makes TAP devices.
+const DEVICE: &str = "/dev/net/tun";
 
 /// The limit on the frames on one way of a cable, as switches have one. More get lost.
 const ROOM: usize = 4096;

@@ -18,7 +18,7 @@
 
 use super::{
     StartError,
-    cables::{Cable, Cables},
+    cables::{self, Cable, Cables},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -45,8 +45,9 @@ pub const MAX_HOSTS: usize = 250;
 /// The path of the pipe to the launcher in each host.
 pub(super) const PIPE: &str = "/proc/1/fd/1";
 
-/// The files that the launcher has open for each host. The ends of its cable are two.
-pub(super) const FILES_OF_HOST: usize = 6;
+/// The files that the launcher has open for each host, and for its cable.
+const FILES_OF_HOST: usize = 4;
+const FILES_OF_CABLE: usize = 2;
 
 /// The network of the hosts.
 const NETWORK: [u8; 3] = [10, 77, 0];
@@ -88,6 +89,11 @@ struct Holder {
     stdin: Option<ChildStdin>,
 }
 
+/// Returns the number of files that the launcher has open for hosts.
+pub(super) fn files(hosts: usize, has_cables: bool) -> usize {
+    hosts.saturating_mul(FILES_OF_HOST + if has_cables { FILES_OF_CABLE } else { 0 })
+}
+
 /// Returns the address of a host.
 pub(crate) fn address(host: usize) -> Ipv4Addr {
     let [a, b, c] = NETWORK;
@@ -101,14 +107,17 @@ impl Hosts {
     /// What this process or this machine lacks.
     pub(crate) fn start(count: usize, pipe: &Path, cable: Option<Cable>) -> Result<Hosts, StartError> {
         check()?;
+        if cable.is_some() {
+            cables::check()?;
+        }
         let cannot = |error: io::Error| StartError::Hosts { why: error.to_string() };
         let hosts: io::Result<Vec<Starting>> = (0..count).map(|host| Starting::host(host, pipe)).collect();
         let hosts: io::Result<Vec<Host>> = hosts.and_then(|hosts| hosts.into_iter().map(Starting::into_host).collect());
         let hosts = hosts.map_err(cannot)?;
         let mut cables = None;
         let mut plug = |bridge: i32| {
-            let ends = (bridge, hosts.iter().map(|host| host.holder.pid));
-            cables = cable.map(|cable| Cables::plug(cable, ends.0, ends.1)).transpose()?;
+            let hosts = hosts.iter().map(|host| host.holder.pid);
+            cables = cable.map(|cable| Cables::plug(cable, bridge, hosts)).transpose()?;
             Ok(())
         };
         let bridge = Starting::bridge(&hosts, cable.is_some()).and_then(|bridge| bridge.finish(&mut plug));

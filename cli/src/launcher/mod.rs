@@ -8,10 +8,11 @@
 //! cables do to frames), `worker.rs` (a process and its start), `output.rs` (the workers' output),
 //! `profile/` (the timeline of their calls), `inbox.rs` (what workers tell the launcher),
 //! `failure.rs` (whose fault a failure is), `restart.rs` (when a worker is replaced) and
-//! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a channel: one receives the signals of the launcher,
-//! `SIGCHLD` among them, the other passes on the workers' output. Neither thread blocks the other.
-//! So a launch with a timeout ends in time even if nobody reads its output: it drops the output
-//! that its reader has not taken within [`READING`] of the end.
+//! `supervisor.rs`, which waits for the workers. Two threads send the supervisor events over a
+//! channel: one receives the signals of the launcher, `SIGCHLD` among them, the other passes on the
+//! workers' output. Neither thread blocks the other. So a launch with a timeout ends in time even
+//! if nobody reads its output: it drops the output that its reader has not taken within
+//! [`READING`] of the end.
 //!
 //! A launch goes through these stages:
 //!
@@ -307,7 +308,7 @@ impl Launch {
     /// until it may not.
     fn check_files(&self) -> Result<(), StartError> {
         let workers = self.size();
-        let of_hosts = hosts::FILES_OF_HOST.saturating_mul(self.hosts.map_or(0, NonZeroUsize::get));
+        let of_hosts = hosts::files(self.hosts.map_or(0, NonZeroUsize::get), self.cable.is_some());
         let of_workers = FILES_OF_WORKER.saturating_mul(workers.saturating_add(self.max_restarts));
         let of_profile =
             self.profile.as_ref().and(self.node.as_ref()).map_or(0, |node| profile::files(node.nodes.get()));

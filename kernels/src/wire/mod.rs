@@ -220,9 +220,7 @@ impl Wire {
         }
         Err(absent)
     }
-}
 
-impl Wire {
     /// Makes a wire of a medium of its own. For tests.
     #[doc(hidden)]
     pub fn of(medium: Box<dyn Medium>) -> Wire {

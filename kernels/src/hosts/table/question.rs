@@ -36,7 +36,7 @@ pub fn look_up(
     let mut report = Duration::from_secs(2);
     let (mut missing, mut seen) = (None::<Vec<usize>>, "no answer yet".to_owned());
     // The end of a connection says nothing of the service before another attempt has failed, too.
-    let mut has_failed = false;
+    let mut has_failed_since = false;
     let (news, heard) = mpsc::channel();
     let begin_attempt = |after: Duration| {
         let (addresses, claim, news) = (addresses.to_vec(), claim.clone(), news.clone());
@@ -71,7 +71,7 @@ pub fn look_up(
             // Numbers of another process are checked before they are used.
             Ok(Heard::Missing(ranks)) => {
                 missing = Some(ranks.into_iter().filter(|&rank| rank < claim.size).collect());
-                has_failed = false;
+                has_failed_since = false;
             }
             Ok(Heard::Table(table)) if table.len() == claim.size => return Ok(table),
             Ok(Heard::Table(table)) => {
@@ -82,8 +82,8 @@ pub fn look_up(
             // Attempts end at the deadline, too, which says nothing of the service.
             Ok(Heard::Failed(_)) if Instant::now() >= deadline => {}
             Ok(Heard::Failed(why)) => {
-                missing = missing.filter(|_| !has_failed);
-                (has_failed, seen) = (true, why);
+                missing = missing.filter(|_| !has_failed_since);
+                (has_failed_since, seen) = (true, why);
                 begin_attempt(AGAIN)?;
             }
             Err(_) => {}
