@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a cable does to frames, in each direction.
+/// A cable: its effect on frames, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cable {
     /// The seed of all that is drawn. Each direction of each host's cable draws for itself.
@@ -49,9 +49,9 @@ pub struct Cuts {
 }
 
 impl Cable {
-    /// Returns how long a frame takes, or `None` if it gets lost. `way` is the number of a direction
-    /// of a host's cable, `2 * host` or one more. The frame is the direction's one of this number,
-    /// and comes at a time since the cable was plugged in. It is a pure function.
+    /// Returns the time that a frame takes, or `None` if it gets lost. `way` is the number of a
+    /// direction of a host's cable, `2 * host` or one more. The frame is the direction's one of
+    /// this number, and comes at a time since the cable was plugged in. It is a pure function.
     fn carry(&self, way: u64, number: u64, since: Duration) -> Option<Duration> {
         let drawn = mix(mix(self.seed, way), number);
         let [part, spread] = [drawn >> 32, drawn & u64::from(u32::MAX)].map(|half| half as f64 / (1u64 << 32) as f64);

@@ -9,8 +9,8 @@
 //! `cat` and reads a pipe from the launcher. When the launcher ends, in whatever way, the pipe
 //! closes, `cat` ends, and the system ends all other processes of the host and removes its network.
 //!
-//! With a [`Cable`], a host is plugged in by a TAP device in place of a link of the system, and so is
-//! the bridge: `cables.rs` carries the frames between the two.
+//! With a [`Cable`], a host is plugged in by a TAP device in place of a link of the system, and so
+//! is the bridge: `cables.rs` carries the frames between the two.
 //!
 //! A process joins a host in two steps. The launcher's thread asks for the process ids of the host
 //! for its next child, which stays its own child: the launcher waits for it and signals it by the
@@ -101,7 +101,8 @@ pub(crate) fn address(host: usize) -> Ipv4Addr {
 }
 
 impl Hosts {
-    /// Makes hosts, whose processes write to `pipe` as [`PIPE`], with these cables, or perfect ones.
+    /// Makes hosts, whose processes write to `pipe` as [`PIPE`], with these cables, or perfect
+    /// ones.
     ///
     /// # Errors
     /// What this process or this machine lacks.

@@ -457,8 +457,7 @@ impl<'s> SoakRun<'s> {
 
     fn failure(&self, what: String) -> Failure {
         let round = self.progress.round;
-        let cable = self.soak.cable.map_or(String::new(), |cable| format!(" --cable {cable}"));
-        let again = format!("{}{cable} --round {round} --seconds 60", self.soak.plan);
+        let again = self.soak.plan.again(self.soak.cable, round);
         let mut groups = BTreeMap::new();
         for process in &self.processes {
             match Segment::inspect(process.pid()) {

@@ -1,9 +1,10 @@
 //! The calls and the fault of each round of a soak. They are the same for the same seed.
 
+use crate::launcher::Cable;
 use consonance_harness::cases::{Counts, Script, Source};
 use consonance_kernels::digest::mix;
 use consonance_spec::{Extent, Flow, ReduceOp, Work};
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 /// One round in this many has a fault.
 const FAULT_PERIOD: u64 = 12;
@@ -31,18 +32,6 @@ pub struct Plan {
     pub hosts: usize,
     /// Whether processes are killed and stopped.
     pub faults: bool,
-}
-
-/// The arguments that have the plan.
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { seed, processes, replicas, hosts, faults } = self;
-        write!(f, "--processes {processes} --replicas {replicas} --seed {seed}")?;
-        if *hosts > 1 {
-            write!(f, " --hosts {hosts}")?;
-        }
-        f.write_str(if *faults { "" } else { " --no-faults" })
-    }
 }
 
 /// The fault of a round.
@@ -74,6 +63,17 @@ impl What {
 }
 
 impl Plan {
+    /// Returns the arguments that repeat a round, over these cables.
+    pub(super) fn again(&self, cable: Option<Cable>, round: u64) -> String {
+        let Plan { seed, processes, replicas, hosts, faults } = *self;
+        let on_hosts = if hosts > 1 { format!(" --hosts {hosts}") } else { String::new() };
+        let over = cable.map_or(String::new(), |cable| format!(" --cable {cable}"));
+        let no_faults = if faults { "" } else { " --no-faults" };
+        format!(
+            "--processes {processes} --replicas {replicas}{on_hosts}{over} --seed {seed} --round {round}{no_faults} --seconds 60"
+        )
+    }
+
     /// Returns the number of ranks.
     pub(super) fn ranks(&self) -> usize {
         self.processes * self.replicas
