@@ -69,8 +69,8 @@ struct WireState {
     sent: u64,
     /// The message that is not sent, since the wire dies.
     dies_at: Option<u64>,
-    /// The peer to which no message is sent from this one on.
-    cut_at: Option<(usize, u64)>,
+    /// The peers to which no message is sent from one of this number on.
+    cut_at: BTreeMap<usize, u64>,
     is_dead: bool,
 }
 
@@ -136,7 +136,7 @@ impl FakeNetwork {
             faults: VecDeque::new(),
             sent: 0,
             dies_at: None,
-            cut_at: None,
+            cut_at: BTreeMap::new(),
             is_dead: false,
         });
         drop(state);
@@ -162,7 +162,7 @@ impl FakeWire {
     /// The peer's endpoint of this wire still works.
     #[must_use]
     pub fn cut_at(self, peer: usize, message: u64) -> FakeWire {
-        self.network.lock().wires[self.number].cut_at = Some((peer, message));
+        self.network.lock().wires[self.number].cut_at.insert(peer, message);
         self
     }
 
@@ -201,7 +201,7 @@ impl State {
         }
         let (number, to) = (endpoint.sent, endpoint.wire);
         endpoint.sent += 1;
-        let is_cut = wire.cut_at.is_some_and(|(cut, at)| cut == peer && number >= at);
+        let is_cut = wire.cut_at.get(&peer).is_some_and(|&at| number >= at);
         wire.sent += 1;
         if wire.dies_at.is_some_and(|at| wire.sent > at) {
             self.end(own);

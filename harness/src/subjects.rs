@@ -279,9 +279,21 @@ fn bounded() -> CommunicationOptions {
 /// Returns the ranks of at most three processes that send all data over a wire, which `open` opens
 /// for each.
 #[cfg(target_os = "linux")]
-pub fn processes_on_wires(size: usize, open: impl Fn(usize) -> Wire + Send + Sync + 'static) -> Vec<Communicator> {
+fn processes_on_wires(size: usize, open: impl Fn(usize) -> Wire + Send + Sync + 'static) -> Vec<Communicator> {
+    let groups = groups_on_wires(size.min(PROCESSES), size, open);
+    groups.into_iter().flat_map(|mut group| group.communicators()).collect()
+}
+
+/// Returns the groups of `count` processes with `size` ranks in all, which send all data over a
+/// wire. `open` opens it for each.
+#[cfg(target_os = "linux")]
+pub fn groups_on_wires(
+    count: usize,
+    size: usize,
+    open: impl Fn(usize) -> Wire + Send + Sync + 'static,
+) -> Vec<ProcessGroup> {
     let open = std::sync::Arc::new(open);
-    join_processes(size, |group, process| {
+    join_groups(count, size, |group, process| {
         let open = open.clone();
         group.options(bounded()).over_wire(true).wires(move || open(process))
     })
@@ -306,10 +318,20 @@ fn join_processes(
     size: usize,
     set: impl Fn(ProcessGroupBuilder, usize) -> ProcessGroupBuilder + Sync,
 ) -> Vec<Communicator> {
-    /// More than two processes, some of which have several ranks.
-    const PROCESSES: usize = 3;
+    let groups = join_groups(size.min(PROCESSES), size, set);
+    groups.into_iter().flat_map(|mut group| group.communicators()).collect()
+}
 
-    let count = size.min(PROCESSES);
+/// More than two processes, some of which have several ranks.
+#[cfg(target_os = "linux")]
+const PROCESSES: usize = 3;
+
+#[cfg(target_os = "linux")]
+fn join_groups(
+    count: usize,
+    size: usize,
+    set: impl Fn(ProcessGroupBuilder, usize) -> ProcessGroupBuilder + Sync,
+) -> Vec<ProcessGroup> {
     let cluster = &cluster(count);
     let (cluster, set) = (cluster, &set);
     let join = |index: usize| {
@@ -317,12 +339,12 @@ fn join_processes(
         let group = set(ProcessGroup::builder(task(cluster, index)).replicas(replicas), index);
         // Less than a case may take: its error says more than that the case hangs.
         let group = group.on_wait(|_| {}).timeout(Duration::from_secs(60)).expect("a timeout that ends");
-        group.join().map(|mut group| group.communicators())
+        group.join()
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|index| scope.spawn(move || join(index))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().expect("no process panics"));
-        joined.flat_map(|communicators| communicators.expect("the processes meet")).collect()
+        joined.map(|group| group.expect("the processes meet")).collect()
     })
 }
 
