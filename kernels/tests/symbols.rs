@@ -62,6 +62,7 @@ const ALLOWED: [(&str, &[&str], &str); 58] = [
     ("os/launcher.rs", &[], "lines for the launcher"),
     ("os/record_file.rs", &[], "texts"),
     ("os/robust_list.rs", &[], "the head of a list, and the handle of a thread"),
+    ("os/tap.rs", &[], "the name of a device"),
     ("os/thread_pool.rs", &[], "handles of threads"),
     ("shm/call_log.rs", &[], "a new log"),
     ("shm/file.rs", &[], "a text"),
