@@ -186,7 +186,7 @@ fn live(mut group: ProcessGroup, own: usize, seed: u64) -> Ended {
         let with = members(&group);
         match sum(&mut group.communicators()[0], own, &with, ROUNDS, seed) {
             // In some, the others hear that it has ended.
-            Ok(()) => return Ok((with, Some(group).filter(|_| seed % 2 == 0))),
+            Ok(()) => return Ok((with, Some(group).filter(|_| seed.is_multiple_of(2)))),
             // An abort by another process may come before the loss that is its reason.
             Err(error) if matches!(error.root(), Error::Aborted { .. } | Error::Left { .. }) => {}
             Err(error) => return Err(error),
