@@ -50,11 +50,14 @@ impl Liar {
         let (is_mixed, held) = (random.below(4) == 0, (random.below(2) == 0).then(|| random.below(1 << 30) as u64));
         let (burst, pause) = (1 << random.below(7), [0, 0, 50, 1000][random.below(4)]);
         thread::sleep(Duration::from_micros([0, 0, 0, 5000][random.below(4)]));
+        let most = &self.keys[key_of_most];
+        // Nobody reads the identity of a GPU unless the state beside it says that there is one.
+        let state = (most.1 == "CallLog.gpu.identity").then(|| (most.0, "CallLog.gpu.state".to_owned()));
         while !stop.load(Ordering::Relaxed) {
             for _ in 0..burst {
                 let key = match is_mixed && random.below(2) == 0 {
                     true => others[random.below(others.len())],
-                    false => &self.keys[key_of_most],
+                    false => state.as_ref().filter(|_| random.below(2) == 0).unwrap_or(most),
                 };
                 let part = choose(&self.parts[key], &mut random);
                 let value = lie(&segment, part, &mut held.map_or(Random(random.below(1 << 30) as u64), Random));
