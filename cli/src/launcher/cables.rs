@@ -118,8 +118,8 @@ impl Drop for Cables {
 
 /// Checks that this machine has what cables take.
 pub(super) fn check() -> Result<(), StartError> {
-    let opened = File::options().read(true).write(true).open(DEVICE);
-    let missing = |error| StartError::Hosts { why: format!("--cable: expected the device {DEVICE}: {error}") };
+    let opened = File::options().read(true).write(true).open(tap::DEVICE);
+    let missing = |error| StartError::Hosts { why: format!("a cable takes the device {}: {error}", tap::DEVICE) };
     opened.map(drop).map_err(missing)
 }
 
@@ -133,9 +133,6 @@ fn end_of(pid: i32, device: String) -> io::Result<File> {
     })?;
     there.join().unwrap_or_else(|_| Err(io::Error::other("the thread of a cable panicked")))
 }
-
-/// The device of the system that makes TAP devices.
-const DEVICE: &str = "/dev/net/tun";
 
 /// The limit on the frames on one way of a cable, as switches have one. More get lost.
 const ROOM: usize = 4096;

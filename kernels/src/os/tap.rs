@@ -7,6 +7,9 @@ use std::{
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
 };
 
+/// The file of the system that makes TAP devices.
+pub const DEVICE: &str = "/dev/net/tun";
+
 /// Opens the other end of a TAP device of this thread's network, which exists or is made. The
 /// device has a carrier from then on, until the file is closed. Each read takes a frame, and each
 /// write gives one; neither waits.
@@ -19,7 +22,7 @@ use std::{
 /// ```
 ///
 /// # Errors
-/// The system's: it has no `/dev/net/tun`, or this process may not, or another file is its end.
+/// The system's: it has no [`DEVICE`], or this process may not, or another file is its end.
 pub fn open(name: &str) -> io::Result<File> {
     // SAFETY: zeros are a request.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -30,7 +33,7 @@ pub fn open(name: &str) -> io::Result<File> {
         *place = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DEVICE)?;
     // SAFETY: the request is one of an interface, with a name that ends.
     match unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) } {
         0.. => Ok(file),
